@@ -20,7 +20,7 @@ _tasks: list[asyncio.Future[None]] = []
 
 
 def _import_addon() -> Any:
-    from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+    from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
 
     return ToolFilter
 

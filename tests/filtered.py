@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
 from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, saying, tool, tool_list
 from tests.proxy import RunningProxy, proxy
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, post, raw_client

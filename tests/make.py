@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from mcp_tool_filter.conversation.memory import example
-from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
-from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.head import Head
-from mcp_tool_filter.policy.config import Config, parse_config
-from mcp_tool_filter.policy.effects import Decision, waits
-from mcp_tool_filter.policy.exchange import Link
-from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
-from mcp_tool_filter.protocol.limits import Limits
-from mcp_tool_filter.protocol.messages import Batch, Request, Single, parse_message
-from mcp_tool_filter.protocol.tools import Definition, Listing, ToolCall, parse_listing
+from mcp_tool_filter.core.conversation.memory import example
+from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.core.errors import ProtocolError
+from mcp_tool_filter.core.http.head import Head
+from mcp_tool_filter.core.messages.limits import Limits
+from mcp_tool_filter.core.messages.messages import Batch, Request, Single, parse_message
+from mcp_tool_filter.core.messages.tools import Definition, Listing, ToolCall, parse_listing
+from mcp_tool_filter.core.policy.config import Config, parse_config
+from mcp_tool_filter.core.policy.effects import Decision, waits
+from mcp_tool_filter.core.policy.exchange import Link
+from mcp_tool_filter.core.policy.snapshot import Snapshot, take_snapshot
+from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 
 
 def at_once(decision: Decision[Any]) -> Any:

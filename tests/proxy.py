@@ -47,7 +47,7 @@ with warnings.catch_warnings():
         tlsconfig,
     )
 
-from mcp_tool_filter.adapters.mitmproxy.masters import LeanMaster
+from mcp_tool_filter.rooms.mitmproxy.masters import LeanMaster
 from tests.raw_upstream import TIMEOUT, free_port
 
 REPOSITORY = Path(__file__).parent.parent

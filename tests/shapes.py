@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
 from tests.cli.launched import launched
 from tests.mcp_upstream import tool_list
 from tests.proxy import SCRIPT, RunningTool, proxy

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from mcp_tool_filter.options import OPTIONS
+from mcp_tool_filter.core.options import OPTIONS
 from tests.proxy import REPOSITORY
 
 PACKAGE = REPOSITORY / "addon" / "mcp_tool_filter"
-# Where a reference may begin: the top, the package, and for short ones the adapters.
-ROOTS = [REPOSITORY, REPOSITORY / "addon", PACKAGE, PACKAGE / "adapters"]
-ROOTS += [PACKAGE / "adapters" / "mitmproxy"]
+# Where a reference may begin: the top, the package, and for short ones the core and its rooms.
+ROOTS = [REPOSITORY, REPOSITORY / "addon", PACKAGE, PACKAGE / "core", PACKAGE / "rooms"]
 
 _CODE = re.compile(r"`([\w./-]+)`")
 _LINK = re.compile(r"\]\(([^)\s#]+)[^)]*\)|<img[^>]+src=\"([^\"]+)\"")
@@ -51,7 +50,7 @@ def exists(name: str, beside: Path) -> bool:
 
 
 def is_ours(name: str) -> bool:
-    """Tell our own files from examples: ``policy/chain.py`` and not ``session.flow``."""
+    """Tell our own files from examples: ``core/policy/chain.py`` and not ``session.flow``."""
     if name in _MADE or name.endswith("/session.flow"):
         return False
     first, slash, _ = name.partition("/")
@@ -103,7 +102,7 @@ def test_references_are_found() -> None:
     """So that the tests above cannot pass by finding nothing."""
     found = set(references_in(".github/CONTRIBUTING.md"))
     assert {
-        "tests/end_to_end/peers/setup", "adapters/sockets/serve.py", "tests/bench",
+        "tests/end_to_end/peers/setup", "core/sockets/serve.py", "tests/bench",
         "../addon/mcp_tool_filter/docs/CHANGELOG.md",
     } <= found  # fmt: skip
     assert not exists("policy/no_such_file.py", REPOSITORY)

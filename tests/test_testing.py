@@ -76,7 +76,7 @@ def test_the_public_module_imports_without_warnings_and_with_types(tmp_path: Pat
     env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     for words in (
         ["mypy", "--strict", "--cache-dir", str(tmp_path / "cache")],
-        ["pytest", "-W", "error", "-p", "mcp_tool_filter.adapters.recordings.pytest_plugin"],
+        ["pytest", "-W", "error", "-p", "mcp_tool_filter.rooms.recordings.pytest_plugin"],
     ):
         subprocess.run(
             [sys.executable, "-m", *words, "test_own.py"], check=True, cwd=tmp_path, env=env

@@ -38,23 +38,25 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from mcp_tool_filter.adapters.recordings.flow_dump import (
+from mcp_tool_filter.core.errors import StartError
+from mcp_tool_filter.core.policy.verdict import Why
+from mcp_tool_filter.rooms.recordings.flow_dump import (
     Chunk,
     RecordedFlow,
     Recording,
     Said,
     UnreadableRecording,
 )
-from mcp_tool_filter.adapters.recordings.flow_dump import read_recording as _read_recording
-from mcp_tool_filter.adapters.recordings.recorded_upstream import (
+from mcp_tool_filter.rooms.recordings.flow_dump import read_recording as _read_recording
+from mcp_tool_filter.rooms.recordings.recorded_upstream import (
     McpRecordedUpstream,
     RecordedUpstream,
     ToolsUnknown,
     recorded_upstream,
     running_upstream,
 )
-from mcp_tool_filter.adapters.recordings.replay import McpReplay, replay
-from mcp_tool_filter.adapters.recordings.transcript import (
+from mcp_tool_filter.rooms.recordings.replay import McpReplay, replay
+from mcp_tool_filter.rooms.recordings.transcript import (
     Call,
     Judgement,
     Transcript,
@@ -62,8 +64,6 @@ from mcp_tool_filter.adapters.recordings.transcript import (
     find_changes,
     find_leaks,
 )
-from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.policy.verdict import Why
 
 __all__ = [
     "Call",

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
 from tests.mcp_upstream import RESULT, tool, tool_list
 from tests.proxy import CRASHES, RunningProxy, proxy
 from tests.raw_client import RawClient, post, raw_client

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.stdio.judge import LineJudge
-from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
-from mcp_tool_filter.protocol.lines import CutLine, LineParser
+from mcp_tool_filter.core.policy.config import parse_config
+from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
+from mcp_tool_filter.rooms.stdio.judge import LineJudge
+from mcp_tool_filter.rooms.stdio.lines import CutLine, LineParser
 from tests.attacks.answers import messages
 from tests.attacks.honest import calls, methods, results
 from tests.attacks.hostile_requests import CALL, bodies

@@ -14,7 +14,7 @@ from mitmproxy.proxy.layer import NextLayer
 from mitmproxy.proxy.layers import TCPLayer
 from wsproto.utilities import LocalProtocolError
 
-from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
 from tests.attacks.answers import ASKED, TOOLS, event, stream
 from tests.attacks.hostile_requests import CALL, post
 from tests.attacks.readings import shows

@@ -13,26 +13,27 @@ from typing import Any
 import brotli
 import zstandard
 
-from mcp_tool_filter.adapters.mitmproxy.flows import _PARAMETER
-from mcp_tool_filter.adapters.upstream.replies import messages_in
-from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.http import bodies, head, login_metadata, urls
-from mcp_tool_filter.http.asker import problem_in_source
-from mcp_tool_filter.http.event_stream import EventStream
-from mcp_tool_filter.http.exchange import Passed
-from mcp_tool_filter.http.head import Head
-from mcp_tool_filter.http.recognise import RequestWatch, kind_of_body
-from mcp_tool_filter.observers.audit.entries import OpenRequest
-from mcp_tool_filter.observers.changes import Names, introduced
-from mcp_tool_filter.observers.open_requests import OpenRequests, key_of
-from mcp_tool_filter.observers.reading import render_body, tools_in
-from mcp_tool_filter.policy.config import AllowedHosts
-from mcp_tool_filter.policy.effects import at_once
-from mcp_tool_filter.policy.exchange import Client, Exchange
-from mcp_tool_filter.policy.tool_filter import decide_in_steps
-from mcp_tool_filter.protocol import large, messages, sse
-from mcp_tool_filter.protocol.limits import MOST_IN_BATCH, Limits
-from mcp_tool_filter.protocol.tools import parse_listing, shows_tool
+from mcp_tool_filter.core.conversation.conversation import Conversation
+from mcp_tool_filter.core.http import bodies, head, urls
+from mcp_tool_filter.core.http.asker import problem_in_source
+from mcp_tool_filter.core.http.event_stream import EventStream
+from mcp_tool_filter.core.http.exchange import Passed
+from mcp_tool_filter.core.http.head import Head
+from mcp_tool_filter.core.messages import large, messages, sse
+from mcp_tool_filter.core.messages.limits import MOST_IN_BATCH, Limits
+from mcp_tool_filter.core.messages.tools import parse_listing, shows_tool
+from mcp_tool_filter.core.policy.config import AllowedHosts
+from mcp_tool_filter.core.policy.effects import at_once
+from mcp_tool_filter.core.policy.exchange import Client, Exchange
+from mcp_tool_filter.core.policy.tool_filter import decide_in_steps
+from mcp_tool_filter.core.upstream.replies import messages_in
+from mcp_tool_filter.rooms.audit.entries import OpenRequest
+from mcp_tool_filter.rooms.forward.recognise import RequestWatch, kind_of_body
+from mcp_tool_filter.rooms.lock.changes import Names, introduced
+from mcp_tool_filter.rooms.logins import metadata as login_metadata
+from mcp_tool_filter.rooms.mitmproxy.flows import _PARAMETER
+from mcp_tool_filter.rooms.mitmproxy.reading import render_body, tools_in
+from mcp_tool_filter.rooms.telemetry.open_requests import OpenRequests, key_of
 from tests.fuzz.subject import open_listener, settled
 from tests.make import asking, calling, message, snapshot
 

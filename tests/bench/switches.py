@@ -4,7 +4,8 @@ A switch is a call of a function in another module of ours, or the return from i
 reader follows a message without jumping to and fro. Both hosts and the relay run in this process.
 Each passes each message once before, so that nothing is counted that happens only the first time.
 
-"no host" leaves out adapters and the command line, "core" also the HTTP engine.
+"no host" leaves out what moves bytes (sockets, rooms, process) and the command line, "core" also
+the HTTP engine.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from mcp_tool_filter.adapters.stdio.relay import Relay
-from tests.adapters.stdio.test_relay_lines import Relayed
+from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.rooms.stdio.relay import Relay
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.proxy import RunningProxy, proxy
 from tests.raw_client import MCP_HEADERS, post, raw_client
 from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer
+from tests.rooms.stdio.test_relay_lines import Relayed
 from tests.served import RunningSockets, served
 from tests.stdio_client import upstream
 
@@ -37,11 +38,12 @@ type Running = RunningProxy | RunningSockets
 type Options = dict[str, Any]
 type Show = Callable[[str, Switches], None]
 
-_OURS = "mcp_tool_filter."
+_OURS = ("mcp_tool_filter.", "jsregex.")
+_HOSTS = ("core.sockets.", "core.process.", "core.upstream.", "rooms.", "cli.")
 _VIEWS = {
     "all": ("no such module",),
-    "no host": ("adapters.", "cli."),
-    "core": ("adapters.", "cli.", "engine."),
+    "no host": _HOSTS,
+    "core": (*_HOSTS, "core.engine."),
 }
 """What each column leaves out."""
 _DENIED = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"delete_file"}}'
@@ -94,7 +96,7 @@ class Switches:
             here = here.f_back
         if here is None:
             return
-        module = here.f_globals["__name__"].removeprefix(_OURS)
+        module = here.f_globals["__name__"].removeprefix("mcp_tool_filter.")
         if not self.path or self.path[-1][0] != module:
             self.path.append((module, here.f_code.co_qualname))
 

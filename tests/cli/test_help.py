@@ -21,7 +21,7 @@ from mcp_tool_filter.cli.help import (
 )
 from mcp_tool_filter.cli.settings import gather, settle
 from mcp_tool_filter.cli.table import COMMANDS, TOPICS, Command
-from mcp_tool_filter.options import OPTIONS, RETIRED
+from mcp_tool_filter.core.options import OPTIONS, RETIRED
 from tests.cli.launched import ADDON, Typed, surroundings
 from tests.programs import need_program
 from tests.proxy import REPOSITORY
@@ -38,7 +38,7 @@ def test_each_command_has_help_flags_and_a_function(command: Command, typed: Typ
     assert typed(command.name, "--help").out == page
     assert f"\n  {command.name:<15}{command.summary}\n" in render_help()
     module, _, function = command.function.rpartition(".")
-    assert callable(getattr(import_module(f"mcp_tool_filter.cli.{module}"), function))
+    assert callable(getattr(import_module(f"mcp_tool_filter.{module}"), function))
     for flag in command.all_flags:
         words = [f"--{flag.name}", "1"] if flag.value else [f"--{flag.name}"]
         assert command.parse(words) == {flag.name: ["1" if flag.value else "true"]}

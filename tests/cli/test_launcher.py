@@ -116,7 +116,15 @@ def test_a_lost_folder_gives_two_lines(
 
 
 @pytest.mark.parametrize(
-    "module", ["__init__.py", "__main__.py", "errors.py", "cli/__init__.py", "cli/launcher.py"]
+    "module",
+    [
+        "__init__.py",
+        "__main__.py",
+        "core/__init__.py",
+        "core/errors.py",
+        "cli/__init__.py",
+        "cli/launcher.py",
+    ],
 )
 def test_an_older_python_can_run_the_version_check(module: str) -> None:
     source = (ADDON / "mcp_tool_filter" / module).read_text("utf-8")

@@ -9,7 +9,7 @@ import pytest
 from mcp_tool_filter.cli.config_file import read_file
 from mcp_tool_filter.cli.flags import parse_flags
 from mcp_tool_filter.cli.settings import Settings, Sources, read_settings, read_sources
-from mcp_tool_filter.errors import StartError, UnsetVariable
+from mcp_tool_filter.core.errors import StartError, UnsetVariable
 from tests.rows import each_row
 
 URL = "http://localhost:3000/mcp"

@@ -30,7 +30,7 @@ from mcp_tool_filter.cli.terminal import (
     set_status,
     shortened,
 )
-from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.core.errors import StartError
 from tests.cli.launched import launched, surroundings
 from tests.hosts import LAUNCHER, filtering
 from tests.make import asking, calling

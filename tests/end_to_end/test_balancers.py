@@ -26,7 +26,6 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests import websocket
-from tests.adapters.watch.test_metrics import fetched
 from tests.cli.launched import RunningLauncher, launched, run
 from tests.end_to_end.logins import assert_served, log_in
 from tests.mcp_upstream import tool, tool_list
@@ -44,6 +43,7 @@ from tests.raw_upstream import (
     free_port,
     raw_upstream,
 )  # fmt: skip
+from tests.rooms.telemetry.test_metrics import fetched
 from tests.shapes import Message, Server
 
 CONFIGURATIONS = REPOSITORY / "addon" / "mcp_tool_filter" / "docs" / "scale"

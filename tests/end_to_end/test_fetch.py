@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from mcp_tool_filter.adapters.upstream.fetch import fetch
-from mcp_tool_filter.adapters.upstream.target import target_for
-from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.protocol.limits import Transport
+from mcp_tool_filter.core.messages.limits import Transport
+from mcp_tool_filter.core.policy.config import parse_config
+from mcp_tool_filter.core.upstream.fetch import fetch
+from mcp_tool_filter.core.upstream.target import target_for
 
 from .expected import TOOLS
 from .pairs import LEGACY, MODERN, SERVERS, VARIANTS, Server

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from mcp_tool_filter.policy.lock import Lock, parse_json, render_lock
-from tests.cli.commands.served_command import Served, served_by
-from tests.cli.commands.test_serve import serving
+from mcp_tool_filter.rooms.lock.lock import Lock, parse_json, render_lock
 from tests.cli.launched import run
 from tests.mcp_upstream import tool
+from tests.rooms.serve.test_serve import serving
+from tests.rooms.stdio.served_command import Served, served_by
 from tests.shapes import TRANSPORTS, Options, Server, Talk, call, not_found, shape
 from tests.stdio_client import StdioClient, filtered, upstream, write_tools
 

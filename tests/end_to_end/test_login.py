@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from tests.adapters.mitmproxy.test_logins import log_in_to
+from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
 from tests.cli.launched import launched, run
 from tests.end_to_end.logins import ALL, PLACES, SERVERS, assert_served, combinations, log_in
 from tests.end_to_end.peer import Document, Step, play, upstream
 from tests.login_browser import browser_command
 from tests.oauth_upstream import oauth_upstream
 from tests.proxy import certified, proxy
+from tests.rooms.logins.test_logins_in_mitmproxy import log_in_to
 
 PLAYERS = ("mcp1", "mcp2", "ts1", "ts2")
 READ = {"call": "read_file", "arguments": {"path": "a"}}

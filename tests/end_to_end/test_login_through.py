@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
 from tests.browser import browser
 from tests.end_to_end.logins import (
     ALL,

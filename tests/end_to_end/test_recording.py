@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
-from mcp_tool_filter.adapters.recordings.replay import replay
+from mcp_tool_filter.rooms.recordings.flow_dump import read_recording
+from mcp_tool_filter.rooms.recordings.replay import replay
 from tests.end_to_end.filtering import HOSTS
 from tests.end_to_end.peer import Step, client, need, play, upstream
 from tests.proxy import tool

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.conversation.policy_in_force import LOST_ANSWER
+from mcp_tool_filter.core.conversation.policy_in_force import LOST_ANSWER
 from tests.attacks.hosts import hosted, in_each_host
 from tests.make import calling
 from tests.raw_client import MCP_HEADERS, Answer, post, raw_client

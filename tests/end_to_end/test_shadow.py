@@ -12,9 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.mitmproxy.test_rules import policy
-from tests.adapters.watch.test_dashboard import Visitor, address_of
-from tests.adapters.watch.test_metrics import fetched, value_of
 from tests.browser import browser
 from tests.cli.launched import launched
 from tests.filtered import DELETE, READ, filtered
@@ -22,6 +19,9 @@ from tests.make import asking, calling
 from tests.mcp_upstream import mcp_upstream, tool_list
 from tests.raw_client import MCP_HEADERS, post, raw_client
 from tests.raw_upstream import free_port
+from tests.rooms.page.test_dashboard import Visitor, address_of
+from tests.rooms.rules.test_rules_in_mitmproxy import policy
+from tests.rooms.telemetry.test_metrics import fetched, value_of
 from tests.served import served
 from tests.shapes import TRANSPORTS, Message, Server, Talk, shape, talking
 

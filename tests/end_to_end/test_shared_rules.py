@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.rules.test_redis_state import Server
-from tests.cli.commands.relaying import text_in
-from tests.cli.commands.served_command import served_by
 from tests.cli.launched import launched
 from tests.make import answering, asking, calling
 from tests.mcp_upstream import mcp_upstream, saying, tool
 from tests.proxy import SCRIPT
 from tests.proxy import tool as running_tool
 from tests.raw_client import RawClient, post, raw_client
+from tests.rooms.rules.test_redis_state import Server
+from tests.rooms.stdio.relaying import text_in
+from tests.rooms.stdio.served_command import served_by
 from tests.session_upstream import session_upstream
 from tests.stdio_client import StdioClient, filtered, upstream
 

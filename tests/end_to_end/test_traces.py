@@ -292,8 +292,8 @@ def python(home: Path, script: str) -> tuple[int, str, str]:
 
 def test_tracing_is_not_imported_unless_it_is_on(tmp_path: Path) -> None:
     script = (
-        "import sys, mcp_tool_filter.adapters.mitmproxy.addon, mcp_tool_filter.cli.commands.stdio,"
-        "mcp_tool_filter.adapters.stdio.relay;"
+        "import sys, mcp_tool_filter.rooms.mitmproxy.addon, mcp_tool_filter.rooms.stdio.command,"
+        "mcp_tool_filter.rooms.stdio.relay;"
         "print([n for n in sys.modules if n.startswith(('opentelemetry', 'google.protobuf'))])"
     )
     assert python(tmp_path, script)[:2] == (0, "[]\n")

@@ -21,7 +21,7 @@ from random import Random
 
 import atheris
 
-with atheris.instrument_imports(include=["mcp_tool_filter"]):
+with atheris.instrument_imports(include=["mcp_tool_filter", "jsregex"]):
     from tests.fuzz.target import run
 
 from tests.fuzz.habits import change

@@ -12,17 +12,17 @@ import re
 from itertools import pairwise
 from typing import assert_never
 
-from mcp_tool_filter.adapters.stdio.judge import LineJudge
-from mcp_tool_filter.errors import ProtocolError, StartError
-from mcp_tool_filter.http.bodies import decode_body
-from mcp_tool_filter.http.exchange import HttpExchange, LegacyEndpoints, Passed
-from mcp_tool_filter.http.head import Head
-from mcp_tool_filter.policy.config import Config
-from mcp_tool_filter.policy.patterns import parse_pattern, split_patterns
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
-from mcp_tool_filter.protocol import messages
-from mcp_tool_filter.protocol.limits import Limits
-from mcp_tool_filter.protocol.lines import CutLine, LineParser
+from mcp_tool_filter.core.errors import ProtocolError, StartError
+from mcp_tool_filter.core.http.bodies import decode_body
+from mcp_tool_filter.core.http.exchange import HttpExchange, LegacyEndpoints, Passed
+from mcp_tool_filter.core.http.head import Head
+from mcp_tool_filter.core.messages import messages
+from mcp_tool_filter.core.messages.limits import Limits
+from mcp_tool_filter.core.policy.config import Config
+from mcp_tool_filter.core.policy.patterns import parse_pattern, split_patterns
+from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reply, Rewrite
+from mcp_tool_filter.rooms.stdio.judge import LineJudge
+from mcp_tool_filter.rooms.stdio.lines import CutLine, LineParser
 from tests.fuzz import oracle, subject
 from tests.fuzz.oracle import no_call_but_of, no_tool_but_of, no_tool_in_stream, require
 from tests.fuzz.subject import ALLOWED, ASKED, CODINGS, DENIED, LISTENER, MARK, PAGES, SNAPSHOT

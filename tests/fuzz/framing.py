@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from random import Random
 from unittest.mock import patch
 
-from mcp_tool_filter.engine.exchange import Exchange
-from mcp_tool_filter.engine.upstream import Upstream
-from mcp_tool_filter.engine.wire import (
+from mcp_tool_filter.core.engine.exchange import Exchange
+from mcp_tool_filter.core.engine.upstream import Upstream
+from mcp_tool_filter.core.engine.wire import (
     END,
     AnswerHead,
     AnswerWire,
@@ -30,7 +30,7 @@ from mcp_tool_filter.engine.wire import (
 )
 from tests.attacks.corpus import rows
 from tests.attacks.hostile_requests import in_framing
-from tests.engine.table import PING, PONG, Table
+from tests.core.engine.table import PING, PONG, Table
 from tests.fuzz.http_readers import Node, Read, by_h11, by_mitmproxy, node
 from tests.raw_upstream import answer
 

@@ -14,16 +14,16 @@ from functools import cache
 from random import Random
 from textwrap import indent
 
-from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.policy_in_force import Judged
-from mcp_tool_filter.policy.verdict import Forward, Rewrite
-from mcp_tool_filter.rules.link import RulesLink
-from mcp_tool_filter.rules.policy import Policy, load_policy
+from mcp_tool_filter.core.conversation.conversation import Conversation
+from mcp_tool_filter.core.conversation.policy_in_force import Judged
+from mcp_tool_filter.core.policy.verdict import Forward, Rewrite
+from mcp_tool_filter.rooms.rules.link import RulesLink
+from mcp_tool_filter.rooms.rules.policy import Policy, load_policy
 from tests.fuzz.oracle import require
 from tests.fuzz.readers import Json, text_readings
 from tests.make import at_once
 from tests.make import policy as policy_for
-from tests.rules.judging import Host
+from tests.rooms.rules.judging import Host
 
 SECRET = "sk-burns"
 _COPIES = "copy-"

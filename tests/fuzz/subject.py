@@ -6,19 +6,19 @@ import contextlib
 import json
 from typing import Any, assert_never
 
-from mcp_tool_filter.conversation.conversation import exchange_for
-from mcp_tool_filter.conversation.memory import Fetched
-from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.bodies import decode_body
-from mcp_tool_filter.http.event_stream import EventStream
-from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed
-from mcp_tool_filter.http.head import Head
-from mcp_tool_filter.http.listener import Listener
-from mcp_tool_filter.http.listener import open_listener as open_listener_for
-from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.policy.effects import Decision, Together, waits
-from mcp_tool_filter.protocol.limits import R2025_06_18, Transport
-from mcp_tool_filter.protocol.messages import parse_message, singles
+from mcp_tool_filter.core.conversation.conversation import exchange_for
+from mcp_tool_filter.core.conversation.memory import Fetched
+from mcp_tool_filter.core.errors import ProtocolError
+from mcp_tool_filter.core.http.bodies import decode_body
+from mcp_tool_filter.core.http.event_stream import EventStream
+from mcp_tool_filter.core.http.exchange import Answered, HttpExchange, Passed
+from mcp_tool_filter.core.http.head import Head
+from mcp_tool_filter.core.http.listener import Listener
+from mcp_tool_filter.core.http.listener import open_listener as open_listener_for
+from mcp_tool_filter.core.messages.limits import R2025_06_18, Transport
+from mcp_tool_filter.core.messages.messages import parse_message, singles
+from mcp_tool_filter.core.policy.config import parse_config
+from mcp_tool_filter.core.policy.effects import Decision, Together, waits
 from tests.fuzz.oracle import no_call_but_of, no_call_in_head, no_tool_but_of, require
 from tests.make import asking, definition, listing, message
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mcp_tool_filter.conversation import conversation as from_upstream
-from mcp_tool_filter.conversation.memory import Sessions
-from mcp_tool_filter.http.exchange import LegacyEndpoints
-from mcp_tool_filter.policy.effects import at_once
-from mcp_tool_filter.protocol import large, scan
-from mcp_tool_filter.protocol import skim as long_values
+from mcp_tool_filter.core.conversation import conversation as from_upstream
+from mcp_tool_filter.core.conversation.memory import Sessions
+from mcp_tool_filter.core.http.exchange import LegacyEndpoints
+from mcp_tool_filter.core.messages import large, scan
+from mcp_tool_filter.core.messages import skim as long_values
+from mcp_tool_filter.core.policy.effects import at_once
 from tests.fuzz import doors
 from tests.fuzz.rules import judge_by_rules
 from tests.fuzz.subject import BETWEEN, LISTENER, PAGES, SNAPSHOT

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from unittest.mock import patch
 
-from mcp_tool_filter.policy.verdict import Forward
+from mcp_tool_filter.core.policy.verdict import Forward
 from tests.fuzz.oracle import Violation
 from tests.fuzz.seeds import seeds
 from tests.fuzz.target import run
@@ -42,37 +42,37 @@ def _nothing_added(_: object, body: bytes) -> bytes:
 
 
 WAYS: dict[str, Callable[..., object]] = {
-    "policy.tool_filter.decide_call": _forward,
-    "policy.tool_filter.decide_listing": _forward,
-    "protocol.messages.refuse_repeated": _nothing,
-    "protocol.messages.is_like_a_call": _nothing,
-    "protocol.messages._holds_message": _nothing,
-    "protocol.messages.fold": _as_it_is,
-    "protocol.tools.refuse_misreadable": _nothing,
-    "protocol.tools.fold_key": _as_it_is,
-    "policy.tool_filter.shows_tool": _nothing,
-    "policy.tool_filter.decide_beside": _forward,
-    "protocol.tools.shows_tool_beside_content": _nothing,
-    "http.bodies.shows_tool": _nothing,
-    "conversation.conversation.shows_tool": _nothing,
-    "http.head._is_utf8": _yes,
-    "http.head._spells_a_call": _nothing,
-    "http.head.problem_in_fields": _nothing,
-    "http.listener.problem_in_body": _nothing,
-    "http.exchange.problem_in_mirrored": _nothing,
-    "http.listener.could_show_tool": _nothing,
-    "http.listener.kept_with_us": _as_it_is,
-    "http.exchange.HttpExchange.with_owed": _nothing_added,
-    "adapters.stdio.judge.refuse_hidden_line": _nothing,
-    "rules.chain.Run.refuse_unclear": _nothing,
-    "rules.fields.could_be": _nothing,
-    "rules.fields.Document.find": _nothing_found,
-    "rules.edits._unescaped": _as_it_is,
-    "rules.chain.Run._follow_rules": _nothing_found,
+    "core.policy.tool_filter.decide_call": _forward,
+    "core.policy.tool_filter.decide_listing": _forward,
+    "core.messages.messages.refuse_repeated": _nothing,
+    "core.messages.messages.is_like_a_call": _nothing,
+    "core.messages.messages._holds_message": _nothing,
+    "core.messages.messages.fold": _as_it_is,
+    "core.messages.tools.refuse_misreadable": _nothing,
+    "core.messages.tools.fold_key": _as_it_is,
+    "core.policy.tool_filter.shows_tool": _nothing,
+    "core.policy.tool_filter.decide_beside": _forward,
+    "core.messages.tools.shows_tool_beside_content": _nothing,
+    "core.http.bodies.shows_tool": _nothing,
+    "core.conversation.conversation.shows_tool": _nothing,
+    "core.http.head._is_utf8": _yes,
+    "core.http.head._spells_a_call": _nothing,
+    "core.http.head.problem_in_fields": _nothing,
+    "core.http.listener.problem_in_body": _nothing,
+    "core.http.exchange.problem_in_mirrored": _nothing,
+    "core.http.listener.could_show_tool": _nothing,
+    "core.http.listener.kept_with_us": _as_it_is,
+    "core.http.exchange.HttpExchange.with_owed": _nothing_added,
+    "rooms.stdio.judge.refuse_hidden_line": _nothing,
+    "rooms.rules.chain.Run.refuse_unclear": _nothing,
+    "rooms.rules.fields.could_be": _nothing,
+    "rooms.rules.fields.Document.find": _nothing_found,
+    "rooms.rules.edits._unescaped": _as_it_is,
+    "rooms.rules.chain.Run._follow_rules": _nothing_found,
 }
 """The places to weaken, and what stands there instead."""
 
-TOGETHER = [("policy.tool_filter.shows_tool", "policy.tool_filter.decide_beside")]
+TOGETHER = [("core.policy.tool_filter.shows_tool", "core.policy.tool_filter.decide_beside")]
 """Places that each refuse what the other one refuses: alone, none of them is missed."""
 
 _BACKED = {place for row in TOGETHER for place in row}

@@ -19,12 +19,12 @@ import pytest
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from mcp_tool_filter.jsregex.matcher import alphabet_of
-from mcp_tool_filter.jsregex.program import captures_of, compile_program
-from mcp_tool_filter.jsregex.run import Backtracker
-from mcp_tool_filter.jsregex.safety import is_safe
-from mcp_tool_filter.jsregex.syntax import NotJavaScript, Regex, parse_regex
-from mcp_tool_filter.jsregex.tree import anchored
+from jsregex.matcher import alphabet_of
+from jsregex.program import captures_of, compile_program
+from jsregex.run import Backtracker
+from jsregex.safety import is_safe
+from jsregex.syntax import NotJavaScript, Regex, parse_regex
+from jsregex.tree import anchored
 
 _HERE = Path(__file__).parent
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, example, given
 
-from mcp_tool_filter.jsregex.cost import MOST_STEPS, Budget, most_scan_steps, most_steps
-from mcp_tool_filter.jsregex.matcher import Matcher, alphabet_of
-from mcp_tool_filter.jsregex.program import captures_of, compile_program
-from mcp_tool_filter.jsregex.run import _PRICE, _STEPS_AT_ONCE, Scan
-from mcp_tool_filter.jsregex.safety import is_safe
-from mcp_tool_filter.jsregex.syntax import Regex, parse_regex
-from mcp_tool_filter.jsregex.tree import anchored, groups_referred_to
+from jsregex.cost import MOST_STEPS, Budget, most_scan_steps, most_steps
+from jsregex.matcher import Matcher, alphabet_of
+from jsregex.program import captures_of, compile_program
+from jsregex.run import _PRICE, _STEPS_AT_ONCE, Scan
+from jsregex.safety import is_safe
+from jsregex.syntax import Regex, parse_regex
+from jsregex.tree import anchored, groups_referred_to
 from tests.jsregex.javascript import (
     backtracker,
     long_names,

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.jsregex.cost import Budget, TooCostly
-from mcp_tool_filter.jsregex.matcher import Matcher, alphabet_of
-from mcp_tool_filter.jsregex.program import compile_program
-from mcp_tool_filter.jsregex.run import Scan
-from mcp_tool_filter.jsregex.syntax import Regex, parse_regex
-from mcp_tool_filter.jsregex.tree import groups_referred_to, to_units
+from jsregex.cost import Budget, TooCostly
+from jsregex.matcher import Matcher, alphabet_of
+from jsregex.program import compile_program
+from jsregex.run import Scan
+from jsregex.syntax import Regex, parse_regex
+from jsregex.tree import groups_referred_to, to_units
 from tests.jsregex.javascript import (
     Node,
     backtracker,

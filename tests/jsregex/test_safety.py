@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.jsregex.cost import Budget, TooCostly
-from mcp_tool_filter.jsregex.safety import is_safe
-from mcp_tool_filter.jsregex.syntax import Regex, parse_regex
+from jsregex.cost import Budget, TooCostly
+from jsregex.safety import is_safe
+from jsregex.syntax import Regex, parse_regex
 from tests.jsregex.javascript import backtracker, labelled, parse_safe, patterns
 from tests.rows import each_row
 

@@ -125,9 +125,9 @@ SESSIONS = {
 
 def make(name: str, target: Path) -> None:
     """Record one session."""
-    from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
-    from mcp_tool_filter.adapters.recordings.replay import replay
     from mcp_tool_filter.cli.launcher import main as launch
+    from mcp_tool_filter.rooms.recordings.flow_dump import read_recording
+    from mcp_tool_filter.rooms.recordings.replay import replay
 
     session = SESSIONS[name]
     with tempfile.TemporaryDirectory() as folder:

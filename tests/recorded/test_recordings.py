@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.recordings import flow_dump
-from mcp_tool_filter.adapters.recordings.flow_dump import KEY, read_recording
-from mcp_tool_filter.adapters.recordings.recorded_upstream import RecordedUpstream, running_upstream
-from mcp_tool_filter.adapters.recordings.replay import replay
-from mcp_tool_filter.adapters.recordings.transcript import find_changes, find_leaks
+from mcp_tool_filter.rooms.recordings import flow_dump
+from mcp_tool_filter.rooms.recordings.flow_dump import KEY, read_recording
+from mcp_tool_filter.rooms.recordings.recorded_upstream import RecordedUpstream, running_upstream
+from mcp_tool_filter.rooms.recordings.replay import replay
+from mcp_tool_filter.rooms.recordings.transcript import find_changes, find_leaks
 from tests.end_to_end.filtering import mitmdump
 from tests.end_to_end.peer import Document, need, play
 from tests.proxy import REPOSITORY

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import TextIO
 
 from mcp_tool_filter.cli.terminal import Colour, count, is_terminal, paint, shortened
-from mcp_tool_filter.observers.audit.entry import (
+from mcp_tool_filter.core.process.sentences import estimate_tokens
+from mcp_tool_filter.rooms.audit.entry import (
     Entry,
     ShownEntry,
     Timestamps,
@@ -23,8 +24,7 @@ from mcp_tool_filter.observers.audit.entry import (
     reported,
     subject_in,
 )
-from mcp_tool_filter.observers.audit.summary import Summary
-from mcp_tool_filter.observers.sentences import estimate_tokens
+from mcp_tool_filter.rooms.audit.summary import Summary
 
 _MOST_HELD = 200  # lines
 _MOST_TIMES = 500  # the last calls, for the median

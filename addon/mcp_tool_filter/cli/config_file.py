@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError, no_such, refuse_empty
-from mcp_tool_filter.errors import StartError, printable
-from mcp_tool_filter.options import A_COMMAND, A_URL, GROUPS, OPTIONS, Option
+from mcp_tool_filter.core.errors import StartError, printable
+from mcp_tool_filter.core.options import A_COMMAND, A_URL, GROUPS, OPTIONS, Option
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SERVERS = "servers"

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, NoReturn
 
-from mcp_tool_filter.errors import EmptyList, StartError
-from mcp_tool_filter.options import KEYS, OPTIONS, Option
+from mcp_tool_filter.core.errors import EmptyList, StartError
+from mcp_tool_filter.core.options import KEYS, OPTIONS, Option
 
 # What people who know another tool may type.
 _OTHER_NAMES = {
@@ -117,7 +117,7 @@ def _forgotten_dashes(typed: Sequence[str], rest: Sequence[str]) -> UsageError |
         return None
     if "://" in word:  # it may hold a password
         return UsageError("A URL comes after --upstream", why="mcp-tool-filter --upstream URL")
-    from mcp_tool_filter.observers.redaction.shown import shown_command
+    from mcp_tool_filter.rooms.secrets.shown import shown_command
 
     at = list(typed).index(word)
     before = ["[FLAGS]"] if any(map(_SECRETIVE.match, typed[:at])) else map(shlex.quote, typed[:at])

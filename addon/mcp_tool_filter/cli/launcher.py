@@ -17,7 +17,7 @@ from io import TextIOWrapper
 from types import FrameType
 
 from mcp_tool_filter import __version__
-from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.core.errors import StartError
 
 TYPE_CHECKING = False  # as in typing, which --version need not import
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _run(args: list[str]) -> int:
                 return int(import_module("mcp_tool_filter.cli.help").show_help(command))
             command.check(typed)
             module, _, function = command.function.rpartition(".")
-            return int(getattr(import_module(f"mcp_tool_filter.cli.{module}"), function)(typed))
+            return int(getattr(import_module(f"mcp_tool_filter.{module}"), function)(typed))
     return _run_filter(args)
 
 
@@ -113,9 +113,11 @@ def _run_filter(argv: Sequence[str]) -> int:
         refuse_what_needs_http(given)
     _warn_about_unused(typed, settings)
     end_on_sigterm(0)
-    way = ("stdio" if settings.command else "pipe") if settings.is_stdio else "http"
+    way = "cli.commands.http"
+    if settings.is_stdio:
+        way = f"rooms.stdio.{'command' if settings.command else 'pipe_command'}"
     try:
-        return int(import_module(f"mcp_tool_filter.cli.commands.{way}").run(settings))
+        return int(import_module(f"mcp_tool_filter.{way}").run(settings))
     except KeyboardInterrupt:
         return 0
 
@@ -145,7 +147,7 @@ def refuse_what_needs_http(given: Given) -> None:
 
 def _warn_about_unused(typed: Given, settings: Settings) -> None:
     """Warn about typed flags that change nothing: the user may rely on one."""
-    from mcp_tool_filter.options import A_FETCH, A_URL, HTTP, OPTIONS
+    from mcp_tool_filter.core.options import A_FETCH, A_URL, HTTP, OPTIONS
 
     missing = {
         A_URL: settings.command and "with a command",

@@ -34,15 +34,15 @@ from mcp_tool_filter.cli.flags import (
     parse_flags,
     refuse_empty,
 )
-from mcp_tool_filter.errors import InvalidOption, StartError
-from mcp_tool_filter.options import A_COMMAND, KEYS, OPTIONS, PREFIX, RETIRED, SWITCH, Texts
+from mcp_tool_filter.core.errors import InvalidOption, StartError
+from mcp_tool_filter.core.options import A_COMMAND, KEYS, OPTIONS, PREFIX, RETIRED, SWITCH, Texts
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from mcp_tool_filter.adapters.upstream.target import Target
     from mcp_tool_filter.cli.config_file import ConfigFile
-    from mcp_tool_filter.policy.config import Config
+    from mcp_tool_filter.core.policy.config import Config
+    from mcp_tool_filter.core.upstream.target import Target
 
 
 _FLAGS_OF_MITMPROXY = {  # of mitmproxy's own options that our flags set
@@ -105,7 +105,7 @@ class Settings:
     @property
     def shown_upstream(self) -> str:
         """The same for people, without secrets."""
-        from mcp_tool_filter.observers.redaction.shown import shown_command, shown_url
+        from mcp_tool_filter.rooms.secrets.shown import shown_command, shown_url
 
         return shown_command(self.command) if self.command else shown_url(self.upstream)
 
@@ -128,13 +128,13 @@ class Settings:
 
     @cached_property
     def _config(self) -> Config:
-        from mcp_tool_filter.policy.config import parse_config  # --help need not wait for it
+        from mcp_tool_filter.core.policy.config import parse_config  # --help need not wait for it
 
         with in_our_words():
             config = parse_config(self.texts, allow_too=self.allow_too)
         if not config.lock:
             return config
-        from mcp_tool_filter.adapters.lock_file import with_lock  # seldom needed
+        from mcp_tool_filter.rooms.lock.lock_file import with_lock  # seldom needed
 
         return with_lock(config)
 
@@ -396,7 +396,7 @@ class Sources:
     def _expanded(self, section: Given) -> Given:
         """Return a server's URL, and the environment of its command, with the values of variables.
         Raises UnsetVariable."""
-        from mcp_tool_filter.policy.config import expand_variables
+        from mcp_tool_filter.core.policy.config import expand_variables
 
         found: Given = {}
         for text in section.get("upstream", ()):  # it may be secret
@@ -546,7 +546,7 @@ def with_scheme(url: str) -> str:
     """
     if re.match(r"[a-z+]+://", url, re.IGNORECASE):
         return url
-    from mcp_tool_filter.policy.config import is_loopback
+    from mcp_tool_filter.core.policy.config import is_loopback
 
     host = urlsplit(f"//{url}").hostname or ""
     return f"{'http' if is_loopback(host) else 'https'}://{url}"
@@ -554,7 +554,7 @@ def with_scheme(url: str) -> str:
 
 def target_of(settings: Settings) -> Target:
     """Return the target of the fetch. Raises StartError for wrong settings."""
-    from mcp_tool_filter.adapters.upstream.target import target_for  # a relay need not wait for it
+    from mcp_tool_filter.core.upstream.target import target_for  # a relay need not wait for it
 
     tls = None
     if settings.origin.startswith("https:"):
@@ -564,7 +564,7 @@ def target_of(settings: Settings) -> Target:
 
 @cache  # several servers share one: each takes memory
 def _tls(insecure: bool, ca: str | None, client_cert: str | None) -> SSLContext:
-    from mcp_tool_filter.adapters.sockets.connect import make_tls_context
+    from mcp_tool_filter.core.sockets.connect import make_tls_context
 
     with in_our_words():
         return make_tls_context(insecure=insecure, trusted_ca=ca, client_cert=client_cert)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError, no_such, parse_flags
-from mcp_tool_filter.options import CHOICE, GROUPS, OPTIONS, RETIRED, Option
+from mcp_tool_filter.core.options import CHOICE, GROUPS, OPTIONS, RETIRED, Option
 
 TOPICS: Final = {
     "options": "every option, in the launcher and in mitmproxy",
@@ -83,12 +83,12 @@ class Command(NamedTuple):
     """What the error says if words are missing."""
     notes: str = ""
     runs: str = ""
-    """The function in ``cli`` that gets the parsed command line; by default ``run`` in the module
-    with the command's name."""
+    """The function that gets the parsed command line; by default ``run`` in the module of
+    ``cli/commands`` with the command's name."""
 
     @property
     def function(self) -> str:
-        return self.runs or f"commands.{self.name.replace('-', '_')}.run"
+        return self.runs or f"cli.commands.{self.name.replace('-', '_')}.run"
 
     @property
     def all_flags(self) -> tuple[Option, ...]:
@@ -160,6 +160,7 @@ _ALL: Final = (
     Command(
         "run",
         "start a client and filter its MCP servers with a URL",
+        runs="rooms.forward.command.run",
         usage=("run [--deny PATTERN] [FLAGS] -- CLIENT ARGS",),
         about="Starts a client, such as claude or codex, and sends its traffic through the filter."
         " The filter checks MCP messages to any URL; logins work. All other traffic passes"
@@ -188,6 +189,7 @@ _ALL: Final = (
     Command(
         "serve",
         "serve all servers of the config file behind one port",
+        runs="rooms.serve.command.run",
         usage=("serve [--port PORT] [--config FILE] [FLAGS]",),
         about="Serves each server of the config file at http://127.0.0.1:6273/NAME/mcp, in one"
         " process: each with its own patterns, logins and limits, all with one report, one"
@@ -222,6 +224,7 @@ _ALL: Final = (
     Command(
         "login",
         "log in to an MCP server with your browser",
+        runs="rooms.logins.command.run",
         usage=("login URL [FLAGS]", "login --list"),
         about="Logs in to an MCP server with your browser. From then on, mcp-tool-filter --upstream"
         " URL adds the token to each request that has no credentials of its own, and renews the"
@@ -252,11 +255,12 @@ _ALL: Final = (
         " from this machine. URL is the server's MCP endpoint.",
         flags=(Option("all", "end all logins"),),
         most_words=1,
-        runs="commands.login.run_logout",
+        runs="rooms.logins.command.run_logout",
     ),
     Command(
         "clients",
         "list the MCP servers in your clients' files",
+        runs="rooms.clients.command.run",
         usage=("clients [--json]",),
         about="Lists the MCP servers in your clients' configuration files: your own files, and the"
         f" files of the project in the current folder. The clients are {', '.join(CLIENTS)}.",
@@ -266,6 +270,7 @@ _ALL: Final = (
     Command(
         "status",
         "show all your servers and running filters",
+        runs="rooms.status.command.run",
         usage=("status [--json] [--config FILE]", "status --open"),
         about="Asks every server of the config file, and every server that is filtered in a"
         " client's file: can it be reached, how many tools are exposed and hidden, and which"
@@ -300,11 +305,12 @@ _ALL: Final = (
         has_settings=True,
         notes="Keys: up and down move, space hides or shows a tool, a hides or shows all listed"
         " tools, / searches, enter confirms, esc clears the search, esc or q quits.",
-        runs="commands.look.run_pick",
+        runs="cli.commands.look.run_pick",
     ),
     Command(
         "lock",
         "keep approved tools in a file, and see what changes",
+        runs="rooms.lock.command.run",
         usage=(
             "lock FILE --upstream URL [--deny PATTERN] [FLAGS]",
             "lock FILE [FLAGS] -- COMMAND ARGS",
@@ -355,7 +361,7 @@ _ALL: Final = (
         most_words=2, least_words=1, choices=CLIENTS, word="client",
         asks="Name the client and the server: wrap CLIENT SERVER",
         notes="Undo: mcp-tool-filter unwrap CLIENT SERVER",
-        runs="commands.clients.run_wrap",
+        runs="rooms.clients.command.run_wrap",
     ),
     Command(
         "unwrap",
@@ -365,11 +371,12 @@ _ALL: Final = (
         flags=_OF_A_FILE,
         most_words=2, least_words=1, choices=CLIENTS, word="client",
         asks="Name the client and the server: unwrap CLIENT SERVER",
-        runs="commands.clients.run_unwrap",
+        runs="rooms.clients.command.run_unwrap",
     ),
     Command(
         "config",
         "print the configuration that a client needs",
+        runs="rooms.clients.config_command.run",
         usage=(
             "config CLIENT [--deny PATTERN] [FLAGS] -- COMMAND ARGS",
             "config CLIENT --upstream URL [--deny PATTERN] [FLAGS]",
@@ -415,7 +422,7 @@ _ALL: Final = (
         notes="Exit status: 0; 1 if a recording or pattern is not usable; 3 with --gate if the"
         " filter would have refused a call.\n--shadow shows one line for each message to which"
         " something would happen; all messages are replayed as they were answered.",
-        runs="commands.recordings.run_replay",
+        runs="rooms.recordings.command.run_replay",
     ),
     Command(
         "scrub",
@@ -432,11 +439,12 @@ _ALL: Final = (
         ),
         most_words=2, least_words=2,
         asks="Name two files",
-        runs="commands.recordings.run_scrub",
+        runs="rooms.recordings.command.run_scrub",
     ),
     Command(
         "audit",
         "summarize an audit log, follow it, check it for changes",
+        runs="rooms.audit.command.run",
         usage=(
             "audit FILE [FILE …] [--json] [--since TIME]",
             "audit FILE --follow [--json]",
@@ -468,6 +476,7 @@ _ALL: Final = (
     Command(
         "rules",
         "check, test and explain a rules file",
+        runs="rooms.rules.command.run",
         usage=(
             "rules check FILE",
             "rules test FILE CASES",
@@ -491,7 +500,7 @@ _ALL: Final = (
         about="Prints a page about options, patterns, commands over stdio, clients, logins, run,"
         " watching, the lock, rules, promises or changes. Without a topic, it lists the topics.",
         most_words=1, choices=tuple(TOPICS), word="topic",
-        runs="pages.print_page",
+        runs="cli.pages.print_page",
     ),
     Command(
         "man",
@@ -499,7 +508,7 @@ _ALL: Final = (
         usage=("man",),
         about="Prints the manual page with all of --help: mcp-tool-filter man | man -l -\n"
         "After an installation, this works too: man mcp-tool-filter",
-        runs="help.print_manual",
+        runs="cli.help.print_manual",
     ),
     Command(
         "addon-path",
@@ -507,7 +516,7 @@ _ALL: Final = (
         usage=("addon-path",),
         about="Prints the path of the addon script for mitmdump, mitmweb and mitmproxy:\n"
         'mitmdump -s "$(mcp-tool-filter addon-path)" --mode reverse:URL --set deny=PATTERN',
-        runs="help.print_addon_path",
+        runs="cli.help.print_addon_path",
     ),
     Command(
         "completion",

@@ -22,7 +22,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, TextIO
 
 from mcp_tool_filter.cli.flags import with_flags
-from mcp_tool_filter.errors import StartError, safe_lines
+from mcp_tool_filter.core.errors import StartError, safe_lines
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop

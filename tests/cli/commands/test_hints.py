@@ -11,11 +11,11 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.cli.commands.relaying import names_in, text_in
-from tests.cli.commands.served_command import served_by
-from tests.cli.commands.test_stdio_rules import ruled_by
 from tests.cli.launched import Typed
 from tests.make import asking, calling
+from tests.rooms.rules.test_rules_over_stdio import ruled_by
+from tests.rooms.stdio.relaying import names_in, text_in
+from tests.rooms.stdio.served_command import served_by
 from tests.session_upstream import TOOLS, session_upstream
 from tests.stdio_client import filtered, upstream
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from mitmproxy.io import FlowReader
 
-from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
 from mcp_tool_filter.cli.commands.demo import demo_upstream
+from mcp_tool_filter.rooms.recordings.flow_dump import read_recording
 from tests.cli.commands.proxying import (
     CALL,
     LIST,

@@ -20,8 +20,8 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from mcp_tool_filter.cli.flags import WORDS, Given
-from mcp_tool_filter.errors import InvalidPattern, UnsafePattern
-from mcp_tool_filter.policy.patterns import hint, parse_pattern, refuse_other_than_utf8
+from mcp_tool_filter.core.errors import InvalidPattern, UnsafePattern
+from mcp_tool_filter.core.policy.patterns import hint, parse_pattern, refuse_other_than_utf8
 
 type CheckReport = dict[str, object]
 

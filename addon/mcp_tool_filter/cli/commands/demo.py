@@ -20,11 +20,6 @@ from ssl import SSLContext
 from typing import Any, Final
 
 from mcp_tool_filter import __version__
-from mcp_tool_filter.adapters.sockets.client import HttpClient
-from mcp_tool_filter.adapters.sockets.serve import bind
-from mcp_tool_filter.adapters.sockets.server import ServedRequest, ServedResponse, http_server
-from mcp_tool_filter.adapters.upstream.clients import Poster, StreamableClient
-from mcp_tool_filter.adapters.upstream.replies import Refused
 from mcp_tool_filter.cli.commands.http import HttpFilter
 from mcp_tool_filter.cli.flags import Given
 from mcp_tool_filter.cli.settings import Settings, settle
@@ -38,15 +33,20 @@ from mcp_tool_filter.cli.terminal import (
     shortened,
     width,
 )
-from mcp_tool_filter.http.urls import parse_origin
-from mcp_tool_filter.observers.sentences import estimate_tokens
-from mcp_tool_filter.options import CHOICE, OPTIONS
-from mcp_tool_filter.protocol.limits import (
+from mcp_tool_filter.core.http.urls import parse_origin
+from mcp_tool_filter.core.messages.limits import (
     INITIALIZE_REVISIONS,
     KNOWN_REVISIONS,
     R2025_11_25,
     R2026_07_28,
 )
+from mcp_tool_filter.core.options import CHOICE, OPTIONS
+from mcp_tool_filter.core.process.sentences import estimate_tokens
+from mcp_tool_filter.core.sockets.client import HttpClient
+from mcp_tool_filter.core.sockets.serve import bind
+from mcp_tool_filter.core.sockets.server import ServedRequest, ServedResponse, http_server
+from mcp_tool_filter.core.upstream.clients import Poster, StreamableClient
+from mcp_tool_filter.core.upstream.replies import Refused
 
 _DENY = r"^file_(?:write|move|delete)$,_database$,^shell_,_production$,^email_(?:send|delete)$"
 _LIMIT = 1024 * 1024

@@ -16,18 +16,18 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.adapters.upstream.target import login_to
 from mcp_tool_filter.cli.commands.http import refuse_taken_port
 from mcp_tool_filter.cli.commands.look import KnownTools, ask_now, rules_of
 from mcp_tool_filter.cli.flags import Given, with_flags
 from mcp_tool_filter.cli.settings import Settings, chosen, target_of
 from mcp_tool_filter.cli.terminal import Colour, count, paint
-from mcp_tool_filter.errors import ConnectFailed, StartError, safe_lines
-from mcp_tool_filter.observers.sentences import counted_things, estimate_tokens, hidden_by
-from mcp_tool_filter.policy.snapshot import is_about_lock, shown
+from mcp_tool_filter.core.errors import ConnectFailed, StartError, safe_lines
+from mcp_tool_filter.core.policy.snapshot import is_about_lock, shown
+from mcp_tool_filter.core.process.sentences import counted_things, estimate_tokens, hidden_by
+from mcp_tool_filter.core.upstream.target import login_to
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.run import Last, Server
+    from mcp_tool_filter.rooms.forward.run import Last, Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +239,8 @@ _HOW = "mcp-tool-filter run -- {program} lists at the end the servers that it ha
 
 def examine_client(client: str) -> Iterator[Finding]:
     """Check each server in the client's files against what the last ``run`` has seen."""
-    from mcp_tool_filter.adapters.client_files.files import Surroundings
-    from mcp_tool_filter.adapters.run import last_of, servers_of
+    from mcp_tool_filter.rooms.clients.files import Surroundings
+    from mcp_tool_filter.rooms.forward.run import last_of, servers_of
 
     servers, problems = servers_of(client, (), Surroundings.of_this_process())
     for problem in problems:
@@ -256,14 +256,14 @@ def examine_client(client: str) -> Iterator[Finding]:
 
 
 def _program_of(client: str) -> str | None:
-    from mcp_tool_filter.adapters.run import PROGRAMS
+    from mcp_tool_filter.rooms.forward.run import PROGRAMS
 
     names = [name for name, one in PROGRAMS.items() if one == client]
     return next(filter(shutil.which, names), None)
 
 
 def _finding(server: Server, client: str, last: Last | None, how: str) -> Finding:
-    from mcp_tool_filter.adapters.run import Way
+    from mcp_tool_filter.rooms.forward.run import Way
 
     name = shown(server.name)
     if server.way is Way.COMMAND:

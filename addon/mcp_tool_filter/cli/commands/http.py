@@ -15,12 +15,6 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
-from mcp_tool_filter.adapters.serving.proxy import Proxy
-from mcp_tool_filter.adapters.serving.site import Surroundings, TargetFinder
-from mcp_tool_filter.adapters.sockets.connect import make_tls_context, server_context
-from mcp_tool_filter.adapters.sockets.serve import Server, bind, opening
-from mcp_tool_filter.adapters.upstream.fetch import fetch
-from mcp_tool_filter.adapters.upstream.target import Target, login_to, target_for
 from mcp_tool_filter.cli.flags import UsageError, with_flags
 from mcp_tool_filter.cli.settings import Settings, in_our_words, target_of
 from mcp_tool_filter.cli.terminal import (
@@ -33,18 +27,24 @@ from mcp_tool_filter.cli.terminal import (
     set_status,
     write,
 )
-from mcp_tool_filter.conversation.memory import Fetched
-from mcp_tool_filter.errors import LostUpstream, StartError
-from mcp_tool_filter.observers.redaction.shown import may_hold_a_secret
-from mcp_tool_filter.observers.sentences import only_warnings
-from mcp_tool_filter.policy.config import is_loopback, parse_config
+from mcp_tool_filter.core.conversation.memory import Fetched
+from mcp_tool_filter.core.errors import LostUpstream, StartError
+from mcp_tool_filter.core.policy.config import is_loopback, parse_config
+from mcp_tool_filter.core.process.proxy import Proxy
+from mcp_tool_filter.core.process.sentences import only_warnings
+from mcp_tool_filter.core.process.site import Surroundings, TargetFinder
+from mcp_tool_filter.core.sockets.connect import make_tls_context, server_context
+from mcp_tool_filter.core.sockets.serve import Server, bind, opening
+from mcp_tool_filter.core.upstream.fetch import fetch
+from mcp_tool_filter.core.upstream.target import Target, login_to, target_for
+from mcp_tool_filter.rooms.secrets.shown import may_hold_a_secret
 
 if TYPE_CHECKING:
     from socket import socket
 
-    from mcp_tool_filter.adapters.stdio.bridge import BridgedCommand
     from mcp_tool_filter.cli.activity import Activity
-    from mcp_tool_filter.cli.saving import Savings
+    from mcp_tool_filter.rooms.page.saving import Savings
+    from mcp_tool_filter.rooms.stdio.bridge import BridgedCommand
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def run(settings: Settings) -> int:
     refuse_strangers(settings)
     needs_mitmproxy = settings.inspect or settings.record or settings.set
     if needs_mitmproxy:
-        serving = import_module("mcp_tool_filter.cli.commands.in_mitmproxy").serve(settings)
+        serving = import_module("mcp_tool_filter.rooms.mitmproxy.command").serve(settings)
     else:
         serving = _serve(settings, bind(settings.host, settings.port))
     is_json = settings.log_format == "json"
@@ -96,7 +96,7 @@ def open_bridge(
     settings: Settings, say: Callable[[str], None]
 ) -> AbstractAsyncContextManager[BridgedCommand]:
     """Serve a command over HTTP until the end of the block."""
-    from mcp_tool_filter.adapters.stdio.bridge import bridged  # only for commands
+    from mcp_tool_filter.rooms.stdio.bridge import bridged  # only for commands
 
     words, env, cwd = settings.command, settings.env, settings.cwd
     limits, most = settings.config().limits, settings.max_children
@@ -105,7 +105,7 @@ def open_bridge(
 
 def in_front_of_command(settings: Settings) -> Settings:
     """Return the settings of the proxy in front of a command that is served over HTTP."""
-    from mcp_tool_filter.adapters.stdio.bridge import PATH
+    from mcp_tool_filter.rooms.stdio.bridge import PATH
 
     texts = settings.texts | {"endpoint": PATH, "upstream_headers": ()}
     return replace(settings, origin=OF_COMMAND, command=(), env={}, texts=texts)
@@ -213,7 +213,7 @@ def savings_for(settings: Settings) -> Savings | None:
     """Return what saves the patterns of the dashboard, if there is one and a config file."""
     if settings.sources is None or not (settings.texts["dashboard"] or settings.inspect):
         return None
-    from mcp_tool_filter.cli.saving import FileOfPatterns
+    from mcp_tool_filter.rooms.page.saving import FileOfPatterns
 
     return FileOfPatterns(settings.sources).of(settings.name)
 
@@ -349,7 +349,7 @@ def _rights(settings: Settings) -> str:
 def refuse_bad_certificate(cert: str | None) -> None:
     """Raise our own error, because OpenSSL's names its functions."""
     if cert is not None:
-        from mcp_tool_filter.adapters.sockets import connect
+        from mcp_tool_filter.core.sockets import connect
 
         connect.refuse_bad_certificate("--cert", _file_of(cert))
 

@@ -15,8 +15,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from mcp_tool_filter.adapters.upstream.fetch import fetch, fetch_from
-from mcp_tool_filter.adapters.upstream.target import Target
 from mcp_tool_filter.cli.flags import Given, UsageError, no_such
 from mcp_tool_filter.cli.settings import Settings, chosen, target_of
 from mcp_tool_filter.cli.terminal import (
@@ -29,14 +27,16 @@ from mcp_tool_filter.cli.terminal import (
     say,
     shortened,
 )
-from mcp_tool_filter.conversation.memory import Fetched
-from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
-from mcp_tool_filter.observers import sentences
-from mcp_tool_filter.observers.redaction.shown import shown_url
-from mcp_tool_filter.options import OPTIONS
-from mcp_tool_filter.policy.choice import NOT_ALLOWED, Hider, claims_in
-from mcp_tool_filter.policy.patterns import Pattern, deny_for
-from mcp_tool_filter.policy.snapshot import Snapshot, shown
+from mcp_tool_filter.core.conversation.memory import Fetched
+from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.core.options import OPTIONS
+from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, Hider, claims_in
+from mcp_tool_filter.core.policy.patterns import Pattern, deny_for
+from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
+from mcp_tool_filter.core.process import sentences
+from mcp_tool_filter.core.upstream.fetch import fetch, fetch_from
+from mcp_tool_filter.core.upstream.target import Target
+from mcp_tool_filter.rooms.secrets.shown import shown_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +131,8 @@ def ask_now(settings: Settings) -> KnownTools:
 
 
 async def _fetch_from_command(settings: Settings, target: Target, *, is_quiet: bool) -> Fetched:
-    from mcp_tool_filter.adapters.stdio.child import Child
-    from mcp_tool_filter.adapters.stdio.sessions import find
+    from mcp_tool_filter.rooms.stdio.child import Child
+    from mcp_tool_filter.rooms.stdio.sessions import find
 
     child = Child(settings.command, env=settings.env, cwd=settings.cwd, is_quiet=is_quiet)
     tell = _say_nothing if is_quiet else say
@@ -145,7 +145,7 @@ def rules_of(settings: Settings) -> tuple[str, ...]:
     """Read the rules as a start does, and return their names. Raises StartError."""
     if not (path := settings.config().rules):
         return ()
-    from mcp_tool_filter.adapters.rules.file import RulesInForce  # seldom needed
+    from mcp_tool_filter.rooms.rules.file import RulesInForce  # seldom needed
 
     log_to_stderr(settings.verbosity)  # its warnings
     return RulesInForce(path, is_offline=True).names

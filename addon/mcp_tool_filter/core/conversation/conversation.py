@@ -1,0 +1,1052 @@
+"""Read each message once, ask the policy, remember, and tell the observers.
+
+HTTP bodies, events, WebSocket messages and stdio lines all enter here, as bytes; this module knows
+no transport. It returns what happens to each:
+
+>>> from mcp_tool_filter.core.conversation.memory import example
+>>> from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
+>>> from mcp_tool_filter.core.policy.config import parse_config
+>>> policy = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=example("read", "rm"))
+>>> conversation = Conversation(policy)
+>>> call = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"%s"}}'
+>>> conversation.from_client((call % "read").encode()).verdict
+Forward()
+>>> conversation.from_client((call % "rm").encode()).verdict.text
+b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"Tool not found: rm"}}'
+>>> conversation.waiting
+['1']
+
+A decision that waits is a generator of effects that returns the same value; the module ``effects``
+works with both.
+
+``from_client`` judges the client's messages, ``from_upstream`` those of the upstream. Both use the
+same requests in flight and the same kind of asker, so this is one class, although it is long.
+
+Clients of 2026-07-28 subscribe to ``notifications/tools/list_changed``: they send
+``subscriptions/listen``, and the upstream acknowledges and says which of the requested
+notifications it will send. Each of these names the id of that request:
+
+>>> notice("7")
+b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed",\
+"params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}}}'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import cast
+from unicodedata import is_normalized
+
+from mcp_tool_filter.core.conversation.kinds import Kind
+from mcp_tool_filter.core.conversation.policy_in_force import (
+    FORWARD,
+    INVALID_ANSWER,
+    LOST_ANSWER,
+    Arrival,
+    Judged,
+    PolicyInForce,
+    oversized,
+)
+from mcp_tool_filter.core.errors import FetchFailed, ProtocolError
+from mcp_tool_filter.core.messages.large import (
+    ResultEnvelope,
+    find_result_envelope,
+    read_in_steps,
+    read_tool_result,
+)
+from mcp_tool_filter.core.messages.limits import Limits
+from mcp_tool_filter.core.messages.messages import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    UPSTREAM_LOST,
+    Batch,
+    Message,
+    Notification,
+    Place,
+    Request,
+    Response,
+    Single,
+    id_value,
+    ids_guessed_in,
+    parse_message,
+    render_error,
+)
+from mcp_tool_filter.core.messages.scan import Value, open_value
+from mcp_tool_filter.core.messages.tools import (
+    Listing,
+    ShowsHidden,
+    ToolCall,
+    describes_tools,
+    ids_named_in,
+    parse_list_request,
+    parse_listing,
+    parse_tool_call,
+    shows_tool,
+    tools_named_below,
+    tools_named_in,
+)
+from mcp_tool_filter.core.policy.chain import (
+    decide_accepted,
+    decide_filtered,
+    decide_from_client,
+    decide_from_upstream,
+    join_from_client,
+    join_from_upstream,
+    judge_again,
+    keep_space,
+    refusal,
+)
+from mcp_tool_filter.core.policy.config import ListFrom
+from mcp_tool_filter.core.policy.effects import (
+    LET_OTHERS_GO_ON,
+    CannotList,
+    Deciding,
+    Decision,
+    Effect,
+    FetchTools,
+    at_once,
+    begin,
+    then,
+    together,
+    waits,
+)
+from mcp_tool_filter.core.policy.exchange import Client, Direction, Exchange, Situation, Via
+from mcp_tool_filter.core.policy.snapshot import Snapshot, Standing, UnlistedTools
+from mcp_tool_filter.core.policy.tool_filter import (
+    decide_in_steps,
+    filter_from_client,
+    filter_from_upstream,
+)
+from mcp_tool_filter.core.policy.verdict import (
+    VERDICTS,
+    Drop,
+    Forward,
+    Reason,
+    Reply,
+    Rewrite,
+    Verdict,
+    Why,
+)
+
+_LONGEST_METHOD = 64  # characters; every method that matters to us is shorter
+_CANCELLED = "notifications/cancelled"
+_LIST = "tools/list"
+_LIMITS = Limits()
+_REFUSED = -32001  # as SDKs say that they know no such session
+_REQUEST_CANCELLED = -32800  # as in the Language Server Protocol
+_PLAIN = Arrival()
+
+
+LIST_CHANGED = "notifications/tools/list_changed"
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+_LONGEST_ID = 256  # characters
+_SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
+
+
+_LONG = 256 * 1024  # bytes of a list; reading so many takes some ten milliseconds
+_LONG_WITH_URIS = 4 * 1024  # bytes of a message that may have URIs: some take long to judge
+_LEAST = 16 * 1024  # bytes of a tool's result: rules, and who reports errors, read a shorter one
+_LONGEST_REVISION = 64  # characters
+_ASK_AGAIN = 60.0  # seconds after an upstream has not listed its tools
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Exchanges:
+    """The requests that wait for a response, by the value of their id.
+
+    We compare ids by value, because an upstream may write ``"\\u0061"`` as ``"a"``, but keep each
+    as the client wrote it. Both the number and the bytes of these requests are bounded.
+    """
+
+    most: int = _LIMITS.exchanges
+    most_bytes: int = _LIMITS.exchange_bytes
+    lists: int = 0
+    """How many of them ask for a tool list."""
+    _size: int = 0
+    _waiting: dict[str, Exchange] = field(default_factory=dict)
+    """The oldest comes first."""
+
+    def open(self, exchange: Exchange) -> None:
+        """Remember a forwarded request; forget the oldest ones if there are too many."""
+        id, waiting = exchange.id, self._waiting
+        if id is None:
+            return
+        value = exchange.key = id if id.isdigit() else id_value(id)
+        if value in waiting:
+            self._forget(value)
+        waiting[value] = exchange
+        self.lists += exchange.method == _LIST
+        self._size += _size_of(exchange)
+        while len(waiting) > self.most or self._size > self.most_bytes:
+            self._forget(next(iter(waiting)))
+
+    def is_taken(self, exchange: Exchange) -> bool:
+        """Tell whether this id belongs to another open request that rules want to see with its
+        response.
+
+        We could not tell which of the two a response answers.
+        """
+        if not self._waiting or exchange.id is None:
+            return False
+        before = self._waiting.get(id_value(exchange.id))
+        if before is None or before.request is None:
+            return False
+        return exchange.request is None or before.request.place.raw != exchange.request.place.raw
+
+    def answered_by(self, message: Message) -> Exchange | None:
+        """Return the exchange that a response answers, if we know it."""
+        if isinstance(message, Response) and (id := message.id) is not None:
+            return self._waiting.get(id if id.isdigit() else id_value(id))
+        return None
+
+    def close(self, exchange: Exchange) -> None:
+        """Forget an answered request, unless another one uses its id by now."""
+        if self._waiting.get(exchange.key) is exchange:
+            self._forget(exchange.key)
+
+    @property
+    def methods(self) -> Collection[str]:
+        return [exchange.method for exchange in self._waiting.values()]
+
+    @property
+    def subscriptions(self) -> list[str]:
+        """The upstream's id of each request for notifications of list changes."""
+        return [one.subscription for one in self._waiting.values() if one.subscription]
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all waiting requests, as they were written, oldest first."""
+        return [exchange.id for exchange in self._waiting.values() if exchange.id is not None]
+
+    def take(self, ids: list[str]) -> list[str]:
+        """Forget the waiting requests with these ids; return their ids as they were written."""
+        taken = [self._forget(id_value(id)) for id in ids]
+        return [one.id for one in taken if one is not None and one.id is not None]
+
+    def take_all(self, *, besides: Collection[str] = ()) -> list[str]:
+        """Forget all waiting requests except those with these methods; return their ids."""
+        if besides:
+            due = [one for one in self._waiting.values() if one.method not in besides]
+            return self.take([one.id for one in due if one.id is not None])
+        ids = self.ids
+        self._waiting.clear()
+        self._size = self.lists = 0
+        return ids
+
+    def _forget(self, value: str) -> Exchange | None:
+        exchange = self._waiting.pop(value, None)
+        if exchange is not None:
+            self._size -= _size_of(exchange)
+            self.lists -= exchange.method == _LIST
+        return exchange
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+
+@dataclass(slots=True, eq=False)
+class Conversation:
+    """The messages between one client and the upstream, on one stream or one connection."""
+
+    policy: PolicyInForce
+    client: Client = field(default_factory=Client)
+    exchanges: Exchanges = field(default_factory=Exchanges)
+    ours: dict[str, Callable[[bytes], None]] | None = None
+    """Requests of our own whose answers come on this stream, by id: what takes an answer."""
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of asker that the client is, unless a message declares its own capabilities."""
+        return self.policy.kinds.of(self.client)
+
+    def _kind_of(self, exchange: Exchange | None) -> Kind:
+        return self.policy.kinds.of(self.client, exchange.capabilities if exchange else None)
+
+    def _snapshot_for(self, message: Single, kind: Kind, asked: Exchange | None) -> Snapshot:
+        """Return the snapshot to judge an answer by; pin new tools in its list if that is
+        configured, unless it answers an unusual request: that may be another list."""
+        if kind.is_settled or (asked is not None and describes_tools(asked.method)):
+            return kind.snapshot
+        listing = _list_in(message)
+        is_usual = asked is None or not asked.is_unusual
+        return at_once(kind.snapshot_for(listing, pins=is_usual)) if listing else kind.snapshot
+
+    def _by_policy_now(self, judged: Judged, verdict: Verdict) -> Verdict:
+        """Judge a message again if the policy was edited while it waited."""
+        kind, message = self._kind_of(judged.exchange), judged.message
+        if kind.snapshot is judged.in_force or message is None or isinstance(message, Batch):
+            return verdict
+        judged.in_force = kind.snapshot
+        is_answer = judged.direction is Direction.FROM_UPSTREAM
+        judged.snapshot = (
+            self._snapshot_for(message, kind, judged.exchange) if is_answer else kind.snapshot
+        )
+        return judge_again(message, verdict, self._situation_of(judged))
+
+    def _judged(self, direction: Direction, size: int, origin: object) -> Judged:
+        """Return the record of a message about which we know nothing yet."""
+        snapshot = self.policy.kinds.start.snapshot
+        return Judged(direction, None, FORWARD, self.client, snapshot, None, size, origin)
+
+    @property
+    def waiting(self) -> list[str]:
+        """The ids of all requests in flight, as the client wrote them."""
+        return self.exchanges.ids
+
+    def lose(self, *, besides: Collection[str] = ()) -> list[bytes]:
+        """Return an error for each request in flight, except for those with these methods."""
+        lost = self.exchanges.take_all(besides=besides)
+        return [render_error(id, UPSTREAM_LOST, LOST_ANSWER) for id in lost]
+
+    def list_changed_notices(self, *, in_session: bool) -> list[bytes]:
+        """Return the notices for a client whose list has changed; none if it expects none.
+
+        ``in_session`` says that notifications of the whole session reach it here.
+        """
+        session = self.client.session
+        notices = [notice(id) for id in self.exchanges.subscriptions]
+        if in_session and session is not None and session.declares_changes:
+            notices.append(notice())
+        return notices
+
+    # Our own requests on the client's stream
+
+    def take_ours(self, raw: bytes) -> bool:
+        """Keep a message from the client if it answers a request of our own."""
+        if not self.ours:
+            return False
+        with suppress(ProtocolError):
+            message = parse_message(raw, self.policy.config.limits)
+            if isinstance(message, Response) and message.id is not None:
+                take = self.ours.pop(message.id, None)
+                if take is not None:
+                    take(raw)
+                return take is not None
+        return False
+
+    def lose_ours(self) -> None:
+        """The stream has ended: our own requests get no answer."""
+        ours, self.ours = self.ours or {}, None
+        for take in ours.values():
+            take(b"")
+
+    # Messages of the client
+
+    def from_client(
+        self, raw: bytes, origin: object = None, arrival: Arrival = _PLAIN
+    ) -> Decision[Judged]:
+        """Decide on a message on its way to the upstream."""
+        policy = self.policy
+        limits = policy.config.limits
+        judged = self._judged(Direction.FROM_CLIENT, len(raw), origin)
+        try:
+            message = parse_message(raw, limits)
+        except ProtocolError as error:
+            verdict = arrival.judge_unreadable(raw, error, limits)
+            return judged if isinstance(verdict, Forward) else self._tell(judged, verdict)
+        if arrival.announces and (problem := arrival.problem_in(message, raw, limits)):
+            return self._tell(judged, problem)
+        judged.message = message
+        things = policy.config.things
+        if things and len(raw) >= _LONG_WITH_URIS and policy.reads_in_steps:
+            read = partial(self._read_from_client, raw, judged, message, arrival)
+            refuse = partial(self._refuse_malformed, raw, judged)
+            return begin(_read_after(things.judge_asked_ahead(message), read, refuse))
+        return self._read_from_client(raw, judged, message, arrival)
+
+    def _read_from_client(
+        self, raw: bytes, judged: Judged, message: Message, arrival: Arrival
+    ) -> Decision[Judged]:
+        try:
+            if isinstance(message, Batch):
+                return self._batch_from_client(message, judged, arrival)
+            judged.exchange = exchange_for(message, len(raw), self.policy.clock())
+            decision = self._decide_for_client(message, judged, arrival)
+        except ProtocolError as error:
+            return self._refuse_malformed(raw, judged, error)
+        return self._decided(judged, decision)
+
+    def _refuse_malformed(self, raw: bytes, judged: Judged, error: ProtocolError) -> Judged:
+        judged.message = judged.exchange = None
+        limits = self.policy.config.limits
+        return self._tell(judged, refusal(raw, Why.MALFORMED, limits=limits, detail=str(error)))
+
+    def oversized_from_client(self, beginning: bytes, detail: str, origin: object = None) -> Judged:
+        """Refuse a message that is too large to be read; ``beginning`` is the part that we have."""
+        return self.refuse_from_client(oversized(beginning, detail), len(beginning), origin)
+
+    def refuse_from_client(self, verdict: Verdict, size: int = 0, origin: object = None) -> Judged:
+        """Tell the observers about a message that the transport has refused unread."""
+        return self._tell(self._judged(Direction.FROM_CLIENT, size, origin), verdict)
+
+    def _batch_from_client(
+        self, batch: Batch, judged: Judged, arrival: Arrival
+    ) -> Decision[Judged]:
+        now = self.policy.clock()
+        begun = [exchange_for(one, one.place.end - one.place.start, now) for one in batch.members]
+        members = [judged.member(*one) for one in zip(batch.members, begun, strict=True)]
+        try:
+            decisions = [
+                self._decide_for_client(member, each, arrival)
+                for member, each in zip(batch.members, members, strict=True)
+            ]
+        except ProtocolError:  # the whole batch is refused: nobody settles those that wait
+            for exchange in filter(None, begun):
+                self.policy.held.requests.pop(exchange, None)
+            raise
+        judged.members = tuple(members)
+        return together(decisions, partial(self._decided_for_members, batch, judged))
+
+    def _decided_for_members(self, batch: Batch, judged: Judged, verdicts: list[Verdict]) -> Judged:
+        """Settle each member of a batch, and tell the observers what the batch becomes."""
+        for each, verdict in zip(judged.members, verdicts, strict=True):
+            self._settle(each, self._by_policy_now(each, verdict))
+        is_ours = judged.direction is Direction.FROM_CLIENT
+        join = join_from_client if is_ours else join_from_upstream
+        if any(one.would for one in judged.members):
+            judged.would = join(batch, [one.would or one.verdict for one in judged.members])
+        return self._tell(judged, join(batch, [one.verdict for one in judged.members]))
+
+    def _decide_for_client(
+        self, message: Single, judged: Judged, arrival: Arrival
+    ) -> Decision[Verdict]:
+        """Decide on a message; one that is cancelled while the decision waits is never sent."""
+        exchange = judged.exchange
+        if isinstance(message, Notification) and message.method == _CANCELLED and exchange:
+            named = message.params.get("requestId") if message.params else None
+            exchange.is_cancelled = named is not None and self.policy.held.cancel(
+                self.client, message.place.cut(named)
+            )
+        decision = self._decide_by_snapshot(message, judged, arrival)
+        if isinstance(decision, VERDICTS) or exchange is None:
+            return decision
+        self.policy.held.add(self.client, exchange)
+        return self._held(decision, exchange)
+
+    def _held(self, decision: Deciding[Verdict], exchange: Exchange) -> Deciding[Verdict]:
+        try:
+            return (yield from decision)
+        except BaseException:  # nobody settles it
+            self.policy.held.requests.pop(exchange, None)
+            raise
+
+    def _decide_by_snapshot(
+        self, message: Single, judged: Judged, arrival: Arrival
+    ) -> Decision[Verdict]:
+        """Decide by the snapshot of this kind of asker."""
+        kind = self.policy.kinds.asking(self.client, message, judged.exchange)
+        judged.snapshot = judged.in_force = kind.snapshot
+        situation = self._situation(message, judged, kind, arrival)
+        may_lack_list = not kind.is_listed or kind.is_stale
+        if may_lack_list and self._needs_list(message, kind, situation, arrival):
+            if arrival.can_list and self.policy.clock() >= kind.unlisted_until:
+                return begin(self._list_first(message, judged, kind, situation, arrival))
+            judged.snapshot = self._without_list(kind, judged, situation.call)
+            situation.snapshot = judged.snapshot
+        elif not kind.is_listed and judged.exchange and self.client.via is Via.STDIO:
+            hides = not (kind.snapshot.choice.hides_nothing or self.policy.config.shadow)
+            judged.exchange.is_on_trust = hides  # we do not ask which tools there are
+        decide = decide_from_client if self.policy.links else filter_from_client
+        return decide(message, situation)
+
+    def _needs_list(
+        self, message: Single, kind: Kind, situation: Situation, arrival: Arrival
+    ) -> bool:
+        """Tell whether we need the asker's list: to know whether the called tool exists, or as what
+        it gets if it asks in an unusual way for a list that then must not be pinned.
+
+        A denied name waits for the list as an unknown one does: both get the same answer in the
+        same time. Only in the older transport it does not: there some upstreams never answer. Over
+        stdio we ask only if nothing but the tool's definition can decide.
+        """
+        if not kind.lacks_list:
+            return False
+        if isinstance(message, Request) and message.method == _LIST:
+            passes = kind.is_listed or self.client.via is Via.STDIO
+            return not (passes or parse_list_request(message).is_usual)
+        if isinstance(message, Response) or not message.method.startswith("tools/"):
+            return False
+        if message.method != "tools/call":
+            return any(self._needs_list_for(name, kind, arrival) for name in _named_in(message))
+        situation.call = parse_tool_call(message)
+        return self._needs_list_for(situation.call.tool_name, kind, arrival)
+
+    def _needs_list_for(self, name: str, kind: Kind, arrival: Arrival) -> bool:
+        if kind.is_listed:  # an approved tool may have changed since
+            is_allowed = kind.snapshot.standing(name) is Standing.ALLOWED
+            return is_allowed and not self.policy.config.shadow
+        if self.client.via is Via.STDIO:
+            return kind.snapshot.is_undecided(name) and not self.policy.config.shadow
+        if kind.snapshot.is_undecided(name):
+            return True
+        is_older = self.client.via is Via.LEGACY_SSE
+        if is_older and kind.snapshot.standing(name) is Standing.DENIED:
+            return False
+        if self.client.revision is not None:
+            return True
+        # A client that states no revision has no session that needs one: the upstream usually
+        # refuses it. Elsewhere than at the endpoint a denied name is refused unasked.
+        start = self.policy.kinds.start
+        if not arrival.is_endpoint and start.snapshot.standing(name) is Standing.DENIED:
+            return False
+        if not start.is_listed:
+            return arrival.is_endpoint
+        return name not in start.snapshot.allowed
+
+    def _list_first(
+        self,
+        message: Single,
+        judged: Judged,
+        kind: Kind,
+        situation: Situation,
+        arrival: Arrival,
+    ) -> Deciding[Verdict]:
+        """Ask the upstream for the asker's list while the call waits."""
+        try:
+            pages = cast("tuple[bytes, ...]", (yield FetchTools(kind, arrival, message)))
+            while kind.is_taking:  # another call that shares our fetch reads it
+                yield LET_OTHERS_GO_ON
+            if not kind.lacks_list:
+                judged.snapshot = kind.snapshot
+            else:
+                judged.snapshot = yield from kind.take(pages)
+                if (faults := judged.snapshot.faults) and not self.policy.config.shadow:
+                    self.policy.tell_hidden(faults, judged)
+        except (CannotList, FetchFailed) as error:
+            judged.snapshot = self._without_list(kind, judged, situation.call, error)
+            refused = _as_upstream(error, message, situation.call, judged.snapshot)
+            if refused is not None:
+                return refused
+        judged.in_force, call = kind.snapshot, situation.call
+        situation = self._situation(message, judged, kind, arrival)
+        situation.call = call
+        decision = decide_from_client(message, situation)
+        return (yield from decision) if waits(decision) else decision
+
+    def _without_list(
+        self, kind: Kind, judged: Judged, call: ToolCall | None, error: Exception | None = None
+    ) -> Snapshot:
+        """Return the snapshot to judge a call by if we cannot fetch its asker's list.
+
+        If the asker is nobody else than our own fetch was, it has no other tools than that saw.
+        Else the patterns alone judge: the asker may have tools of its own, and calls them with good
+        reason. A name with spaces or invisible characters, which some upstreams drop, or that
+        is denied in other case, is unknown.
+        If the upstream refuses the asker, its own answer to the call says why, such as where to log
+        in.
+        """
+        is_refusal = isinstance(error, CannotList) and error.is_refusal
+        is_lost = isinstance(error, CannotList) and error.is_lost
+        if error is not None and not is_refusal and not is_lost:
+            # The next calls should not wait in vain, too.
+            kind.unlisted_until = self.policy.clock() + _ASK_AGAIN
+        if kind.is_listed:  # a lock pins the tools, but they may have changed
+            has_failed = self.policy.clock() < kind.unlisted_until or error is not None
+            return UnlistedTools(kind.snapshot.choice).snapshot if has_failed else kind.snapshot
+        start, client = self.policy.kinds.start, self.client
+        # Each WebSocket is a session of its own, but only credentials make its client somebody.
+        who = client.credential if client.via is Via.WEBSOCKET else client.who
+        is_known = start.is_listed and not who and not is_refusal
+        snapshot = start.snapshot if is_known and not kind.is_listed else kind.snapshot
+        if judged.exchange is not None:
+            judged.exchange.is_on_trust = snapshot.is_open
+        if call is None or not snapshot.is_open:
+            return snapshot
+        name = call.tool_name
+        is_plain = _is_plain(name) and not snapshot.choice.hides_in_any_case(name)
+        return snapshot if is_plain else replace(snapshot, is_open=False)
+
+    def _situation(
+        self, message: Single, judged: Judged, kind: Kind, arrival: Arrival
+    ) -> Situation:
+        situation, config = self._situation_of(judged), self.policy.config
+        if config.shadow:
+            situation.list_from = ListFrom.UPSTREAM
+        elif isinstance(message, Request) and message.method == _LIST:
+            situation.list_from = config.tools_list
+            situation.envelope = kind.envelope
+            asks_anew = kind.is_stale or config.takes_news
+            is_forced = situation.list_from is ListFrom.CACHE and not kind.is_stale
+            if not kind.is_listed or (asks_anew and not is_forced):
+                situation.list_from = ListFrom.UPSTREAM
+            else:
+                situation.may_use_cache = arrival.may_use_snapshot(message)
+        return situation
+
+    def _situation_of(self, judged: Judged) -> Situation:
+        policy, config = self.policy, self.policy.config
+        situation = Situation(  # by place: names would cost as much again
+            judged.snapshot, judged.direction, self.client, judged.exchange,
+            policy.links, config.limits, judged.origin, config.things,
+        )  # fmt: skip
+        if policy.links:
+            situation.is_shadow = policy.config.shadow
+            if judged.audited is None:
+                judged.audited = []
+            situation.audited = judged.audited
+        return situation
+
+    def _decided(
+        self, judged: Judged, decision: Decision[Verdict], kind: Kind | None = None
+    ) -> Decision[Judged]:
+        """Settle a decision that has been made, or will be, and tell the observers.
+
+        ``kind`` is the kind of asker of an answer, if nothing has happened since it was looked up.
+        """
+        if not isinstance(decision, VERDICTS):
+            return then(decision, partial(self._waited, judged))
+        return self._done(judged, decision, kind)
+
+    def _waited(self, judged: Judged, verdict: Verdict) -> Judged:
+        verdict = self._by_policy_now(judged, verdict)
+        if judged.direction is Direction.FROM_UPSTREAM and isinstance(judged.message, Response):
+            verdict = keep_space(judged.message.place.text, verdict)
+        return self._done(judged, verdict)
+
+    def _done(self, judged: Judged, verdict: Verdict, kind: Kind | None = None) -> Judged:
+        self._settle(judged, verdict, kind)
+        return self._tell(judged, judged.verdict)
+
+    def _tell(self, judged: Judged, verdict: Verdict) -> Judged:
+        judged.verdict = verdict
+        policy = self.policy
+        policy.observe(judged)
+        if policy.propagate and not isinstance(judged.message, Response):
+            judged.verdict = policy.propagate(judged)
+        return judged
+
+    def _settled(self, judged: Judged, verdict: Verdict) -> Verdict:
+        """Note the verdict; return what happens to the message."""
+        is_shadow = self.policy.config.shadow
+        if is_shadow or judged.audited:
+            return judged.settle(verdict, is_shadow=is_shadow)
+        judged.verdict = verdict
+        return verdict
+
+    def _settle(self, judged: Judged, verdict: Verdict, kind: Kind | None = None) -> None:
+        verdict = self._settled(judged, verdict)
+        if judged.direction is Direction.FROM_CLIENT:
+            self._settle_for_client(judged, verdict)
+        else:
+            self._settle_for_upstream(judged, verdict, kind)
+
+    def _settle_for_client(self, judged: Judged, verdict: Verdict) -> None:
+        """Remember a request that we forward, unless its id is in use."""
+        exchange = judged.exchange
+        if exchange is None:
+            return
+        policy = self.policy
+        policy.held.requests.pop(exchange, None)
+        if not isinstance(verdict, Forward | Rewrite):
+            return
+        if exchange.is_cancelled:
+            judged.verdict = self._cancelled(exchange)
+            return
+        if policy.keeps_requests and isinstance(judged.message, Request):
+            exchange.request = judged.message
+            if isinstance(verdict, Rewrite):
+                changed = parse_message(verdict.text, policy.config.limits)
+                exchange.request = changed if isinstance(changed, Request) else judged.message
+        if policy.links and not policy.config.shadow and self.exchanges.is_taken(exchange):
+            text = render_error(exchange.id, INVALID_REQUEST, "Invalid Request")
+            why = "an id that another request waits under"
+            judged.verdict = Reply(text, Reason(Why.MALFORMED, detail=why))
+        else:
+            self.exchanges.open(exchange)
+
+    def _cancelled(self, exchange: Exchange) -> Verdict:
+        """Return the verdict on a request that was cancelled in time, or on its cancellation."""
+        reason = Reason(Why.CANCELLED, detail="cancelled while it waited")
+        if exchange.id is None or self.client.via is not Via.HTTP:  # nobody waits for an answer
+            return Drop(reason)
+        return Reply(render_error(exchange.id, _REQUEST_CANCELLED, "Request cancelled"), reason)
+
+    # Messages of the upstream
+
+    def from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:
+        """Decide on a message on its way to the client.
+
+        Raises ProtocolError if it cannot be read; so does a decision that waits.
+        """
+        policy = self.policy
+        judged = self._judged(Direction.FROM_UPSTREAM, len(raw), origin)
+        if (len(raw) >= _LEAST or not policy.links) and (envelope := find_result_envelope(raw)):
+            known = self._known(raw, envelope, judged)
+            if known and judged.exchange and not policy.links:  # it teaches us nothing new
+                self.exchanges.close(judged.exchange)
+                return self._tell(judged, self._settled(judged, known))
+        if judged.message is None and policy.reads_in_steps:
+            if len(raw) >= _LONG and self.exchanges.lists > 0:
+                return self._from_upstream_in_steps(raw, judged)
+            if policy.config.things and len(raw) >= _LONG_WITH_URIS:
+                message = parse_message(raw, policy.config.limits)
+                return begin(self._judge_uris_first(raw, judged, message))
+        return self._read_from_upstream(raw, judged, judged.message)
+
+    def _read_from_upstream(
+        self, raw: bytes, judged: Judged, message: Message | None
+    ) -> Decision[Judged]:
+        """Decide on a message, which may have been read already."""
+        is_accepted = judged.message is not None
+        judged.message = message = message or parse_message(raw, self.policy.config.limits)
+        if isinstance(message, Batch):
+            return self._batch_from_upstream(message, judged)
+        asked = judged.exchange = self.exchanges.answered_by(message)
+        kind = self._kind_of(asked)
+        decision = self._decide_for_upstream(message, judged, kind, is_accepted=is_accepted)
+        if isinstance(decision, VERDICTS):
+            if isinstance(decision, Rewrite):
+                decision = keep_space(message.place.text, decision)
+            self._remember_list(raw, judged, kind, decision)
+        return self._decided(judged, decision, kind)
+
+    def _remember_list(self, raw: bytes, judged: Judged, kind: Kind, verdict: Verdict) -> None:
+        """Remember the verdict on a list, because the upstream will send the same list again."""
+        asked = judged.exchange
+        is_list = asked is not None and asked.method == _LIST and not self.policy.links
+        if is_list and judged.snapshot is kind.snapshot and (found := find_result_envelope(raw)):
+            self.policy.judged.remember(raw, found, verdict, kind.snapshot)
+
+    def _from_upstream_in_steps(self, raw: bytes, judged: Judged) -> Deciding[Judged]:
+        """Read and decide on a possibly long list in steps, so that other clients are served
+        meanwhile.
+
+        The patterns in force at the end decide.
+        """
+        limits = self.policy.config.limits
+        found = None
+        for found in read_in_steps(raw, limits):
+            if found is None:
+                yield LET_OTHERS_GO_ON
+        assert found is not None
+        message, listing = found.message, found.listing
+        asked = self.exchanges.answered_by(message)
+        if listing is None or listing.has_more or asked is None or asked.method != _LIST:
+            if listing is not None:  # the result was read in parts
+                message = parse_message(raw, limits)
+            return (yield from self._judge_uris_first(raw, judged, message))
+        assert isinstance(message, Response)
+        judged.message, judged.exchange = message, asked
+        verdict = yield from self._decide_in_steps(message, judged, listing, asked)
+        verdict = keep_space(message.place.text, verdict)
+        self._remember_list(raw, judged, self._kind_of(asked), verdict)
+        return self._done(judged, verdict)
+
+    def _judge_uris_first(self, raw: bytes, judged: Judged, message: Message) -> Deciding[Judged]:
+        """Decide on a message after its URIs have been judged in steps."""
+        asked, things = self.exchanges.answered_by(message), self.policy.config.things
+        yield from things.judge_ahead(message, asked.method if asked else "") if things else ()
+        decision = self._read_from_upstream(raw, judged, message)
+        return (yield from decision) if waits(decision) else decision
+
+    def _long_batch_from_upstream(self, batch: Batch, judged: Judged) -> Deciding[Judged]:
+        """Decide on the members of a batch one after the other, on its lists in steps."""
+        verdicts: list[Verdict] = []
+        for member, each in zip(batch.members, judged.members, strict=True):
+            asked = each.exchange
+            listing = parse_listing(member) if asked and asked.method == _LIST else None
+            if listing is None or listing.has_more or asked is None:
+                decision = self._decide_for_upstream(member, each, self._kind_of(asked))
+            else:
+                decision = self._decide_in_steps(member, each, listing, asked)
+            verdicts.append((yield from decision) if waits(decision) else decision)
+            yield LET_OTHERS_GO_ON
+        return self._decided_for_members(batch, judged, verdicts)
+
+    def _decide_in_steps(
+        self, message: Single, judged: Judged, listing: Listing, asked: Exchange
+    ) -> Deciding[Verdict]:
+        """Decide on a list in steps; the rules then see what the client would get."""
+        verdict = yield from self._filter_in_steps(judged, listing, asked)
+        decision = decide_filtered(message, verdict, self._situation_of(judged))
+        if not waits(decision):
+            return decision
+        return self._by_policy_now(judged, (yield from decision))
+
+    def _filter_in_steps(
+        self, judged: Judged, listing: Listing, asked: Exchange
+    ) -> Deciding[Verdict]:
+        policy = self.policy
+        while True:
+            config, kind = policy.config, self._kind_of(asked)
+            judged.in_force = kind.snapshot
+            judged.snapshot = yield from kind.snapshot_for(listing, pins=not asked.is_unusual)
+            try:
+                verdict: Verdict = yield from decide_in_steps(listing, judged.snapshot)
+            except ShowsHidden as error:
+                if not config.shadow:
+                    raise
+                verdict = Drop(Reason(Why.INVALID, detail=str(error)))
+            learned: Snapshot | None = None
+            if config is policy.config and judged.in_force is kind.snapshot:
+                if self._may_learn_of(kind) and not asked.is_unusual:
+                    learned = yield from kind.learn(asked.cursor, listing)
+                is_last = kind.snapshot is judged.in_force or kind.snapshot is learned
+                if config is policy.config and is_last:
+                    judged.in_force = kind.snapshot
+                    return verdict
+
+    def judge_from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:
+        """Decide on a message; if it cannot be judged, the waiting client gets an error."""
+
+        def refuse(error: ProtocolError) -> Judged:
+            return self.unreadable_from_upstream(raw, str(error), origin=origin)
+
+        try:
+            decision = self.from_upstream(raw, origin)
+        except ProtocolError as error:
+            return refuse(error)
+        return _read_after((), lambda: decision, refuse) if waits(decision) else decision
+
+    def unreadable_from_upstream(
+        self, beginning: bytes, detail: str, *, is_cut: bool = False, origin: object = None
+    ) -> Judged:
+        """Replace a message that cannot be judged by errors for the requests that it may answer.
+
+        The first error is the verdict's text, the others are what it owes. ``is_cut`` means that we
+        have only the beginning.
+        """
+        ids = self.exchanges.take(ids_guessed_in(beginning))
+        if not ids and len(self.exchanges) == 1 and (is_cut or b'"id"' in beginning):
+            ids = self.exchanges.take_all()  # it can only answer this one
+        return self.fail(ids, detail, origin=origin)
+
+    def fail(self, ids: list[str], detail: str, *, origin: object = None) -> Judged:
+        """Tell the observers about an invalid answer; return the errors for the waiting
+        requests."""
+        errors = [render_error(id, INTERNAL_ERROR, INVALID_ANSWER) for id in ids]
+        reason = Reason(Why.INVALID, detail=detail)
+        verdict = Rewrite(errors[0], reason, tuple(errors[1:])) if errors else Drop(reason)
+        return self._tell(self._judged(Direction.FROM_UPSTREAM, 0, origin), verdict)
+
+    def _batch_from_upstream(self, batch: Batch, judged: Judged) -> Decision[Judged]:
+        members = [judged.member(one, self.exchanges.answered_by(one)) for one in batch.members]
+        judged.members = tuple(members)
+        if judged.size >= _LONG and self.exchanges.lists and self.policy.reads_in_steps:
+            return self._long_batch_from_upstream(batch, judged)
+        decisions = [
+            self._decide_for_upstream(member, each, self._kind_of(each.exchange))
+            for member, each in zip(batch.members, members, strict=True)
+        ]
+        return together(decisions, partial(self._decided_for_members, batch, judged))
+
+    def _decide_for_upstream(
+        self, message: Single, judged: Judged, kind: Kind, *, is_accepted: bool = False
+    ) -> Decision[Verdict]:
+        """Decide by the snapshot of the kind of asker that gets the message; pin its first list."""
+        policy = self.policy
+        judged.in_force = judged.snapshot = kind.snapshot
+        if not kind.is_settled:
+            judged.snapshot = self._snapshot_for(message, kind, judged.exchange)
+        if judged.exchange is not None and judged.exchange.is_only_shadowed:
+            return FORWARD  # without --shadow there would be no answer to judge
+        situation = self._situation_of(judged)
+        decide: Callable[[Single, Situation], Decision[Verdict]] = filter_from_upstream
+        if policy.links:
+            decide = decide_accepted if is_accepted else decide_from_upstream
+        try:
+            return decide(message, situation)
+        except ShowsHidden as error:
+            if not policy.config.shadow:
+                raise
+            return Drop(Reason(Why.INVALID, detail=str(error)))
+
+    @property
+    def hidden_names(self) -> Collection[str]:
+        """The names of the hidden tools, as far as we know them."""
+        return () if self.policy.config.shadow else self.kind.snapshot.hidden_names
+
+    @property
+    def never_shown(self) -> Collection[str]:
+        """The names of tools that nothing from the upstream may show to the client."""
+        return () if self.policy.config.shadow else self.kind.snapshot.never_shown
+
+    def _settle_for_upstream(self, judged: Judged, verdict: Verdict, kind: Kind | None) -> None:
+        """Learn from an answer, and close its exchange."""
+        message, exchange = judged.message, judged.exchange
+        if isinstance(message, Response):
+            if exchange is not None:
+                if message.result is not None:
+                    self._learn(message, exchange, kind, judged)
+                self.exchanges.close(exchange)
+        elif isinstance(message, Notification):
+            if message.method == LIST_CHANGED:
+                self.policy.kinds.note_change(self.client)
+            elif message.method == ACKNOWLEDGED:
+                self._note_subscription(message)
+        elif isinstance(verdict, Reply) and self.client.via in (Via.HTTP, Via.LEGACY_SSE):
+            # Over HTTP we cannot reply on the stream that the upstream's request came on.
+            self.policy.answer_upstream(verdict.text, judged.origin, self.client)
+
+    def _known(self, raw: bytes, envelope: ResultEnvelope, judged: Judged) -> Verdict | None:
+        """Return the verdict if it is certain without parsing the result: on a list that the
+        upstream has sent before, or on the result of a tool."""
+        asked = self.exchanges.answered_by(Response(envelope.id))
+        if asked is None or len(raw) > self.policy.config.limits.message:
+            return None
+        kind = self._kind_of(asked)
+        if asked.method == _LIST and not self._may_learn_of(kind):
+            verdict = self.policy.judged.recall(raw, envelope, kind.snapshot)
+        elif asked.method == "tools/call":
+            found = read_tool_result(raw, envelope, self.policy.config.limits)
+            if found is None or (found.is_error and len(raw) < _LEAST):
+                return None  # we read what a short error says
+            if found.rest and shows_tool(found.rest, kind.snapshot.never_shown):
+                return None
+            verdict = FORWARD
+        else:
+            return None
+        if verdict is not None:
+            judged.message, judged.exchange = envelope.response, asked
+            judged.snapshot = kind.snapshot
+        return verdict
+
+    def _learn(self, message: Response, asked: Exchange, kind: Kind | None, judged: Judged) -> None:
+        """Keep what an answer says about its session and about the tools of its kind of asker.
+
+        Warn if the server's instructions are not those that the lock has.
+        """
+        place, result = message.place, message.result
+        lock = self.policy.config.choice.lock
+        if asked.method == _LIST and not asked.is_unusual:
+            kind = kind or self._kind_of(asked)
+            if self._may_learn_of(kind) and (listing := parse_listing(message)):
+                at_once(kind.learn(asked.cursor, listing))
+        if result is None or asked.method not in ("initialize", "server/discover"):
+            return
+        if asked.method == "initialize" and (session := self.client.session):
+            version = result.get("protocolVersion")
+            session.revision = ((version and version.text) or "")[:_LONGEST_REVISION] or None
+            session.capabilities = asked.capabilities
+            declared = result.get("capabilities")
+            session.declares_changes = _is_true(place, declared, "tools", "listChanged")
+        if lock is not None:
+            said = result.get("instructions")
+            if warning := lock.problem_in(said.text if said else None):
+                self.policy.tell_hidden((warning,), judged)
+
+    def _may_learn_of(self, kind: Kind) -> bool:
+        """Tell whether a list may contain something new for its kind of asker."""
+        is_known = kind.is_listed and not kind.is_stale and kind.envelope is not None
+        return not is_known or self.policy.config.takes_news
+
+    def _note_subscription(self, message: Notification) -> None:
+        """Note that the upstream will tell the client about list changes, if the message says
+        so."""
+        if id := agreed_subscription(message):
+            for spelling in (id, id.strip('"')):  # some upstreams write a number as a string
+                asked = self.exchanges.answered_by(Response(spelling)) if spelling else None
+                if asked is not None and asked.method == "subscriptions/listen":
+                    asked.subscription = id
+                    return
+
+
+def _list_in(message: Single) -> Listing | None:
+    """Return the tool list that a message carries, if it looks like one."""
+    is_answer = isinstance(message, Response)
+    if isinstance(message, Request) and message.method == "sampling/createMessage":
+        return None  # these tools are for the model, in this one request
+    with suppress(ProtocolError):  # the decision on the message finds out whether it matters
+        listing = parse_listing(message)
+        if listing and (is_answer or any(one.is_like_a_tool for one in listing.definitions)):
+            return listing
+    return None
+
+
+def _as_upstream(
+    error: Exception, message: Single, call: ToolCall | None, snapshot: Snapshot
+) -> Verdict | None:
+    """Refuse a call as the upstream has refused the list that would decide about it.
+
+    Without the definition we cannot forward the call; but "not found" would hide from a client
+    that its session has ended, or its token, or that the upstream is lost.
+    """
+    if not isinstance(error, CannotList) or not (error.answer or error.is_lost):
+        return None
+    assert isinstance(message, Request | Notification)
+    names = (call.tool_name,) if call else _named_in(message)
+    name = next(filter(snapshot.is_undecided, names), None)
+    if name is None:
+        return None
+    if error.is_lost:
+        reason = Reason(Why.LOST, (name,), detail="the upstream is lost")
+        code, text = UPSTREAM_LOST, LOST_ANSWER
+    else:
+        detail = "the upstream refuses the client"
+        reason = Reason(Why.UNKNOWN, (name,), detail=detail, by_upstream=error.answer)
+        code, text = _REFUSED, "Unknown session or credentials"
+    if isinstance(message, Notification):
+        return Drop(reason)
+    return Reply(render_error(message.id, code, text), reason)
+
+
+def _named_in(message: Request | Notification) -> tuple[str, ...]:
+    """Return what may be names of tools in a request about tools."""
+    below = (name for name, _ in tools_named_below(message))
+    return (*tools_named_in(message), *below, *ids_named_in(message))
+
+
+def _is_plain(name: str) -> bool:
+    """Tell whether no upstream would take this name for another one."""
+    return name.isprintable() and " " not in name and is_normalized("NFKC", name)
+
+
+def _size_of(exchange: Exchange) -> int:
+    size = len(exchange.id) if exchange.id else 0
+    return size + len(exchange.request.place.text) if exchange.request else size
+
+
+def exchange_for(message: Single, size: int, now: float) -> Exchange | None:
+    """Begin an exchange for a client's message; a response begins none."""
+    if isinstance(message, Response):
+        return None
+    id = message.id if isinstance(message, Request) else None
+    return Exchange(message.method[:_LONGEST_METHOD], id, None, now, size)
+
+
+def notice(subscription: str | None = None) -> bytes:
+    """Render the notification, for a session or for the subscription with this id."""
+    params = f',"params":{{"_meta":{{"{_SUBSCRIPTION}":{subscription}}}}}' if subscription else ""
+    return f'{{"jsonrpc":"2.0","method":"{LIST_CHANGED}"{params}}}'.encode()
+
+
+def agreed_subscription(message: Notification) -> str | None:
+    """Return the id, as it was written, of a subscription to changes of the tool list.
+
+    None if the message acknowledges no such subscription.
+    """
+    params = message.params
+    meta = params.get("_meta") if params else None
+    id = meta.get(_SUBSCRIPTION) if meta else None
+    if params is None or id is None:
+        return None
+    written = message.place.cut(id)
+    is_id = len(written) <= _LONGEST_ID and written[0] in '"-0123456789'
+    agrees = _is_true(message.place, params.get("notifications"), "toolsListChanged")
+    return written if is_id and agrees else None
+
+
+def _is_true(place: Place, value: Value | None, *keys: str) -> bool:
+    """Tell whether a value has a member, in these members, that is true. (Of two, most read the
+    last.)"""
+    for key in keys:
+        members = (open_value(place.text, value).members or ()) if value else ()
+        value = next((one.value for one in reversed(members) if one.key == key), None)
+    return value is not None and place.cut(value) == "true"
+
+
+def _read_after(
+    steps: Iterable[Effect],
+    read: Callable[[], Decision[Judged]],
+    refuse: Callable[[ProtocolError], Judged],
+) -> Deciding[Judged]:
+    """Decide on a message after long work, between whose steps other clients are served."""
+    try:
+        yield from steps
+        decision = read()
+        return (yield from decision) if waits(decision) else decision
+    except ProtocolError as error:
+        return refuse(error)

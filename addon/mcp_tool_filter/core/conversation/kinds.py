@@ -1,0 +1,777 @@
+"""Each kind of asker has its own snapshot: an upstream's list may depend on who asks, and how.
+
+The key of a kind is all that can change the upstream's answer: the revision, the capabilities that
+the client declares, and who asks. All clients without credentials count as the same asker. The list
+fetched at start is the snapshot of one kind; any other kind gets its first list from the upstream,
+filtered by the patterns, and that list is pinned. No kind ever sees another's snapshot.
+
+Until a kind's list is complete, the patterns alone judge names (``UnlistedTools``).
+
+A stdio session has only one kind of asker, its one client (``OnlyKind``). We ask the upstream
+nothing that the client has not asked, so the client finds no trace of us. Until the client has
+listed all tools, the patterns judge names. Only if a hint decides, which needs the definition, we
+ask for the list before a call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from weakref import WeakValueDictionary, finalize, ref
+
+from mcp_tool_filter.core.errors import FetchFailed, ProtocolError
+from mcp_tool_filter.core.messages.large import in_parts
+from mcp_tool_filter.core.messages.limits import MEBIBYTE, Limits
+from mcp_tool_filter.core.messages.messages import Message, Request, parse_message, singles
+from mcp_tool_filter.core.messages.tools import Definition, Listing, parse_listing
+from mcp_tool_filter.core.policy.choice import is_hint, is_locked
+from mcp_tool_filter.core.policy.config import Config
+from mcp_tool_filter.core.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
+from mcp_tool_filter.core.policy.exchange import Client, Exchange, Session
+from mcp_tool_filter.core.policy.snapshot import (
+    Snapshot,
+    UnlistedTools,
+    by_name,
+    means_the_same,
+    snapshot_in_steps,
+)
+from mcp_tool_filter.core.policy.tool_filter import Envelope
+
+_LONGEST_ENVELOPE = 64 * 1024  # characters; without one, the upstream answers each list itself
+_MOST_GONE = MEBIBYTE  # bytes of the definitions that we remember of tools that are gone
+
+
+type Frame = tuple[str, str] | None
+"""The text of a list's result before and after its tools; None for a list that we always get from
+the upstream."""
+
+
+class Listed:
+    """A complete list and its snapshot; kinds that get the same list share it."""
+
+    def __init__(self, pages: tuple[bytes, ...], snapshot: Snapshot, frame: Frame) -> None:
+        self.pages = pages
+        self.frame = frame
+        self.snapshot = snapshot
+        self.size = sum(map(len, pages)) + len(snapshot.allowed.tools)
+
+    @cached_property
+    def locked(self) -> tuple[tuple[str, bytes], ...]:
+        """The definitions that the lock hides. (Read at the first question: only pages ask.)"""
+        names = self.snapshot.locked
+        pages = filter(None, listings_in(self.pages)) if names else ()
+        found = [(one.name, one.raw) for page in pages for one in page.definitions]
+        return tuple((name, raw) for name, raw in found if name and name in names)
+
+
+@dataclass(slots=True, eq=False)
+class Kind:
+    """One kind of asker. What may take long is done in steps, and applies at the end of them."""
+
+    _lists: Lists
+    _config: Config
+    _is_start: bool = False
+    is_listed: bool = field(init=False)
+    """True if its complete list is known."""
+    is_settled: bool = field(init=False)
+    """True if its snapshot judges every list; else ``snapshot_for`` must be asked."""
+    snapshot: Snapshot = field(init=False)
+    """The snapshot that judges it. (No properties here: every message reads these attributes.)"""
+    unlisted_until: float = 0.0
+    """The time until which we do not ask for its list, because the upstream has not listed."""
+    used_at: float = 0.0
+    is_kept: bool = True
+    """False if it is used only until its messages are judged: then nothing counts it."""
+    session: ref[Session] | None = None
+    """The only session of this kind, if it is the kind of one session."""
+    envelope: Envelope | None = None
+    """The text around the tools of its list, in the form of the kind's revision."""
+    is_stale: bool = False
+    """True if the upstream has said that its list changed: the next list comes from the
+    upstream."""
+    is_split: bool = False
+    """True if it said so in one session only: the other sessions find out for themselves."""
+    is_taking: bool = False
+    """True while a list that we have fetched is read."""
+    _listed: Listed | None = None
+    _next: UnlistedTools | None = field(init=False)
+    _gone: dict[str, bytes] = field(default_factory=dict)
+    """The definitions of pinned tools that the upstream removed."""
+    _counted: int = 0
+    """Bytes of both."""
+    _has_forgotten: bool = False
+    """There were too many: a hint may have hidden a tool, so no definition lifts one any more."""
+    _hidden: Collection[str] = ()
+    """The hidden tools of the list."""
+    _has_lost: bool = False
+    """Some of them are gone: what is not JSON may still show them."""
+
+    def __post_init__(self) -> None:
+        self._next = UnlistedTools(self._config.choice)
+        self._follow_list()
+
+    def _follow_list(self) -> None:
+        """Use the snapshot of what is now known of the list."""
+        self.is_listed = self._listed is not None
+        known = self._listed or self._next
+        assert known
+        self.snapshot = known.snapshot
+        if self._listed is not None:
+            hidden = self.snapshot.denied.keys()
+            self._has_lost = self._has_lost or not hidden >= set(self._hidden)
+            self._hidden = hidden
+            if self._has_lost:
+                self.snapshot = by_name(self.snapshot)
+        self._note_settled()
+        self._count()
+
+    def _note_settled(self) -> None:
+        may_grow = self._config.takes_news or bool(self._gone)
+        self.is_settled = self.is_listed and not may_grow
+
+    @property
+    def locked(self) -> tuple[tuple[str, bytes], ...]:
+        """The definitions in its list that the lock hides."""
+        return self._listed.locked if self._listed is not None else ()
+
+    @property
+    def lacks_list(self) -> bool:
+        """True if its list is unknown; or may be another one by now, and a lock pins the tools."""
+        is_in_doubt = self.is_stale and self.is_kept and self._config.is_locked
+        return not self.is_listed or is_in_doubt
+
+    @property
+    def is_needed(self) -> bool:
+        """True if it has pinned tools, or is about to, and its session, if it is that of one, is
+        still remembered."""
+        has_begun = self.is_taking or (self._next is not None and self._next.size > 0)
+        is_known = self.is_listed or has_begun
+        return is_known and (self.session is None or self.session() is not None)
+
+    def _count(self) -> None:
+        """Count the bytes of what is remembered besides the complete list."""
+        size = sum(map(len, self._gone.values())) + (self._next.size if self._next else 0)
+        size = size if self.is_kept else 0
+        self._lists.unfinished += size - self._counted
+        self._counted = size
+
+    def snapshot_for(self, page: Listing, *, pins: bool = True) -> Deciding[Snapshot]:
+        """Return the snapshot to judge a message with this list by; pin the new tools in it if it
+        ``pins``."""
+        if self.is_settled:
+            return self.snapshot
+        definitions = page.definitions
+        if self._gone:
+            yield from self._take_back(definitions)
+        if self._listed is not None and not self._config.takes_news:
+            return self.snapshot
+        if self._listed is not None:
+            definitions = tuple(map(self._pinned, definitions))
+        page = replace(page, definitions=definitions, next_cursor=None)
+        if self._next is None or self._listed is not None:
+            judged = yield from snapshot_in_steps([page], self._config.choice)
+            if self._config.is_locked:
+                yield from self._note_changed(definitions, judged)
+            return judged
+        return (yield from self._judge_page(self._next, page, pins=pins))
+
+    def _note_changed(self, page: Iterable[Definition], judged: Snapshot) -> Deciding[None]:
+        """Hide the tools whose definitions on a page are other ones than the lock has."""
+        exposed, locked = judged.allowed.names, self._config.choice.locked
+        hidden = (one for one in page if one.name is not None and one.name not in exposed)
+        changed = {
+            one.name: one
+            for one in hidden
+            if is_locked(locked(one.name or "", b"" if one.problem else one.raw))
+        }
+        while (before := self._listed) is not None:
+            config, allowed = self._config, before.snapshot.allowed.names
+            new = {name: one for name, one in changed.items() if name in allowed}
+            if not new:
+                return
+            pinned = yield from self._pinned_in(before)
+            pages = (_page_of({**pinned, **new}.values()),)
+            listed = yield from self._lists.listed(pages, config)
+            if config is self._config and before is self._listed:
+                self._listed = listed
+                self._follow_list()
+
+    def _judge_page(
+        self, unlisted: UnlistedTools, page: Listing, *, pins: bool = True
+    ) -> Deciding[Snapshot]:
+        pins = pins and (self._is_start or not self._lists.is_full)
+        snapshot = yield from unlisted.judge_page(page, pins=pins)
+        self._count()
+        return snapshot
+
+    def learn(self, cursor: str | None, page: Listing) -> Deciding[Snapshot | None]:
+        """Note a page that passed; after the last page the list is complete: return the snapshot
+        in force then, or None if another list was quicker."""
+        if cursor is None:
+            self.learn_envelope(page.frame)
+        if self._next is None:
+            if not self.is_stale and not self._config.takes_news:
+                return None
+            self._next = UnlistedTools(self._config.choice)
+        unlisted = self._next
+        if self._listed is not None:  # a new kind has pinned it already
+            yield from self._judge_page(unlisted, page)
+        whole = yield from unlisted.finish_page(cursor, page)
+        if whole is None or unlisted is not self._next:
+            return None
+        return (yield from self._finish(unlisted, whole))
+
+    def learn_envelope(self, frame: Frame) -> None:
+        """Keep the text around the tools of the first page."""
+        is_short = frame is not None and sum(map(len, frame)) <= _LONGEST_ENVELOPE
+        self.envelope = Envelope(*frame) if frame and is_short else None
+
+    def take(self, pages: tuple[bytes, ...]) -> Deciding[Snapshot]:
+        """Make this the complete list, and return its snapshot. Raises FetchFailed if it cannot be
+        read.
+
+        If the client's own first list was complete earlier, that one stays: the client has seen it.
+        """
+        self.is_taking, is_first = True, self._listed is None
+        try:
+            config = None
+            while config is not self._config:  # the patterns may change meanwhile
+                config = self._config
+                whole = yield from self._with_pins(pages)
+                listed = yield from self._lists.listed(whole, config)
+        finally:
+            self.is_taking = False
+        if is_first and self._listed is not None:
+            return self.snapshot
+        if self._may_keep():
+            self._listed, self._next, self._gone = listed, None, {}
+            self.is_stale = self.is_split = False
+            self._follow_list()
+            if whole is pages or self.envelope is None:
+                self.learn_envelope(listed.frame)
+        return listed.snapshot
+
+    def _with_pins(self, pages: tuple[bytes, ...]) -> Deciding[tuple[bytes, ...]]:
+        """Return the list with the definitions that its asker has seen on some pages already."""
+        pinned = self._next.pinned if self._next is not None and not self._config.is_locked else {}
+        if not pinned:
+            return pages
+        there: list[Definition] = []
+        has_changed = False
+        for listing in listings_in(pages):
+            for one in listing.definitions if listing is not None else ():
+                known = pinned.get(one.name or "", one)
+                has_changed = has_changed or known.raw != one.raw
+                there.append(known)
+            yield LET_OTHERS_GO_ON
+        return (_page_of(there),) if has_changed else pages
+
+    def _may_keep(self) -> bool:
+        """Tell whether there is room for one more list. (Those of others are never given up.)"""
+        return self._is_start or not self._lists.is_full
+
+    def close(self) -> None:
+        """Stop counting what is remembered besides the complete list."""
+        self.is_kept, self._next, self._gone = False, None, {}
+        self._count()
+
+    def prepare(self, config: Config) -> Listed | None:
+        """Return the list under other patterns; nothing changes yet."""
+        return at_once(self._lists.listed(self._listed.pages, config)) if self._listed else None
+
+    def adopt(self, config: Config, prepared: Listed | None) -> None:
+        """Use other patterns from now on."""
+        self._config, self._listed, self._hidden = config, prepared, ()
+        if self._next is not None:
+            self._next = self._next.under(config.choice)
+        self._follow_list()
+
+    def follow(self, config: Config) -> None:
+        """Use another configuration with the same choice."""
+        self._config = config
+        self._note_settled()
+
+    def copy_from(self, other: Kind) -> None:
+        """Start with the list of another kind, of which this one was part."""
+        if other._listed is not None:
+            self._listed, self._next, self._gone = other._listed, None, dict(other._gone)
+            self._has_forgotten, self._has_lost = other._has_forgotten, other._has_lost
+            self._follow_list()
+
+    def crowd_out(self, start: Kind) -> None:
+        """Expose only what the list of the start has, as there is no room to pin another."""
+        self.is_kept = False
+        self.copy_from(start)
+        self.is_stale = self.is_listed = True  # its lists come from the upstream, unpinned
+        if self._listed is None:
+            self.snapshot, self.is_settled = replace(self.snapshot, is_open=False), True
+
+    def _pinned(self, definition: Definition) -> Definition:
+        """Return the pinned definition of that name, or this one if none is pinned."""
+        name = definition.name
+        if name is None or self._config.is_locked:
+            return definition
+        known = self.snapshot.allowed.get(name, self._gone.get(name))
+        if known is None and (self._has_forgotten or is_hint(self.snapshot.denied.get(name))):
+            known = b'{"name":%s,"inputSchema":{}}' % json.dumps(name).encode()  # the worst case
+            if not is_hint(self._config.choice.hiding(name, known)):
+                return definition
+        elif known is None and self._next is not None and name in self._next.pinned:
+            known = self._next.pinned[name].raw  # an earlier page had it
+        return definition if known is None else replace(definition, problem=None, raw=known)
+
+    def _finish(self, unlisted: UnlistedTools, whole: Snapshot) -> Deciding[Snapshot | None]:
+        """Use the list that is complete now, unless another was quicker."""
+        config, before = self._config, self._listed
+        definitions: Iterable[Definition] = unlisted.definitions
+        gone = {} if self._config.is_locked else self._gone
+        if before is not None and not self._config.is_locked:
+            pinned = yield from self._pinned_in(before)
+            there: list[Definition] = []
+            for one in definitions:
+                if one.name in pinned:
+                    there.append(pinned.pop(one.name))
+                elif config.judges_new_tools:
+                    there.append(self._pinned(one))
+            definitions = there
+            gone = gone | {one.name: one.raw for one in pinned.values() if one.name is not None}
+        pages = (_page_of(definitions),)
+        is_whole = before is None or self._config.is_locked
+        listed = yield from self._lists.listed(pages, config, whole if is_whole else None)
+        if unlisted is not self._next or config is not self._config or before is not self._listed:
+            return None
+        if self._may_keep():
+            self._listed, self._next, self.is_stale = listed, None, False
+            self._gone = _few_of_these(gone)
+            self._has_forgotten = self._has_forgotten or len(self._gone) < len(gone)
+        else:
+            self._next = UnlistedTools(config.choice)
+        self._follow_list()
+        return self.snapshot
+
+    def _pinned_in(self, listed: Listed) -> Deciding[dict[str | None, Definition]]:
+        pinned: dict[str | None, Definition] = {}
+        for listing in listings_in(listed.pages):
+            if listing is not None:
+                for one in listing.definitions:  # the first that can be shown counts
+                    if one.name not in pinned or (pinned[one.name].problem and not one.problem):
+                        pinned[one.name] = one
+            yield LET_OTHERS_GO_ON
+        return pinned
+
+    def _take_back(self, definitions: Iterable[Definition]) -> Deciding[None]:
+        """Show tools again that come back as they were; a changed one is a new tool."""
+        config, before = self._config, self._listed
+        back = {
+            one.name: replace(one, raw=known)
+            for one in definitions
+            if one.name is not None
+            and one.problem is None
+            and (known := self._gone.get(one.name)) is not None
+            and means_the_same(known, one.raw)
+        }
+        if not back or before is None:
+            return
+        pinned = yield from self._pinned_in(before)
+        pages = (_page_of([*pinned.values(), *back.values()]),)
+        listed = yield from self._lists.listed(pages, config)
+        if config is self._config and before is self._listed:
+            self._listed = listed
+            self._gone = {name: raw for name, raw in self._gone.items() if name not in back}
+            self._follow_list()
+
+
+def _few_of_these(gone: dict[str, bytes]) -> dict[str, bytes]:
+    """Return as many definitions as we remember of tools that are gone, the latest ones."""
+    gone = dict(gone)
+    while sum(map(len, gone.values())) > _MOST_GONE:
+        del gone[next(iter(gone))]
+    return gone
+
+
+class Lists:
+    """The complete lists in use, each kept once."""
+
+    def __init__(self) -> None:
+        self._by_digest: WeakValueDictionary[bytes, Listed] = WeakValueDictionary()
+        self.unfinished = 0
+        """Bytes of the lists that are not complete yet."""
+        self._whole = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of all lists; those that several kinds share count once."""
+        return self.unfinished + self._whole
+
+    @property
+    def is_full(self) -> bool:
+        return self.size > MOST_BYTES
+
+    def listed(
+        self, pages: tuple[bytes, ...], config: Config, snapshot: Snapshot | None = None
+    ) -> Deciding[Listed]:
+        """Return these pages with their snapshot, which is taken now if unknown."""
+        digest = hashlib.sha256(repr(config.choice).encode())
+        for page in pages:
+            digest.update(b"\0")
+            for at in range(0, len(page), MEBIBYTE):
+                digest.update(page[at : at + MEBIBYTE])
+                yield LET_OTHERS_GO_ON
+        known = self._by_digest.get(digest.digest())
+        if known is not None:
+            return known
+        frames: list[Frame] = []
+        if snapshot is None:
+            listings = _noting_frames(listings_in(pages), frames)
+            snapshot = yield from snapshot_in_steps(listings, config.choice)
+        known = Listed(pages, snapshot, next(iter(frames), ('{"tools":', "}")))
+        self._by_digest[digest.digest()] = known
+        self._whole += known.size
+        finalize(known, self._forget, known.size).atexit = False
+        return known
+
+    def _forget(self, size: int) -> None:
+        self._whole -= size
+
+
+def _noting_frames(
+    listings: Iterable[Listing | None], frames: list[Frame]
+) -> Iterator[Listing | None]:
+    for listing in listings:
+        if listing is not None and not frames:
+            frames.append(listing.frame)
+        yield listing
+
+
+def listings_in(pages: Iterable[bytes]) -> Iterator[Listing | None]:
+    """Parse answers to tools/list, a few tools at a time. (Parsed lists take much memory, so we
+    parse again each time.) Yields None while it searches for the tools."""
+    for page in pages:
+        try:
+            for part in in_parts(page):
+                if part is None:
+                    yield None
+                    continue
+                message = parse_message(part, Limits(message=len(part)))
+                for listing in map(parse_listing, singles(message)):
+                    if listing is None:
+                        raise FetchFailed(why="The answer holds no tool list")
+                    yield listing
+        except ProtocolError as error:
+            raise FetchFailed(why=f"The tool list cannot be read for sure: {error}") from None
+
+
+def _page_of(definitions: Iterable[Definition]) -> bytes:
+    """Render an answer with these tools, to be parsed again when the patterns change."""
+    tools = b",".join([one.raw for one in definitions])
+    return b'{"jsonrpc":"2.0","id":0,"result":{"tools":[' + tools + b"]}}"
+
+
+_LONGEST_CAPABILITIES = 4096  # characters; of longer ones we keep only a hash
+ALL_CAPABILITIES = (
+    '{"elicitation":{"form":{},"url":{}},"roots":{"listChanged":true},'
+    '"sampling":{"context":{},"tools":{}},"tasks":{"cancel":{},"list":{},"requests":'
+    '{"elicitation":{"create":{}},"sampling":{"createMessage":{}}}}}'
+)
+"""All capabilities of any revision: our own fetch declares them."""
+_OF_MCP = "io.modelcontextprotocol/"
+_IN_META = f"{_OF_MCP}clientCapabilities"
+# Members of ``_meta`` by which an upstream chooses no other tools. ``server-variant`` is one of the
+# others, and there may be more in later revisions.
+_HARMLESS = frozenset(
+    _OF_MCP + name
+    for name in ("protocolVersion", "clientInfo", "logLevel", "related-task", "subscriptionId")
+)
+VARIANT = "\n"
+"""Separates the capabilities from what else makes the asker another one; no JSON has it."""
+
+
+def capabilities_in(message: Request) -> str | None:
+    """Return what a request declares of its client: the capabilities in canonical spelling, and
+    other members of ``_meta`` that may change the upstream's list; None if nothing."""
+    if message.params is None:
+        return None
+    meta = message.params.named.get("_meta")
+    of_mcp = [one for one in (meta and meta.members) or () if one.key.startswith(_OF_MCP)]
+    if message.method == "initialize":
+        declared = message.params.named.get("capabilities")
+    else:
+        declared = meta.named.get(_IN_META) if meta else None
+    others = [
+        f'"{one.key}":{canonical(message.place.cut(one.value))}'
+        for one in of_mcp
+        if one.key not in _HARMLESS and one.value is not declared
+    ]
+    said = canonical(message.place.cut(declared)) if declared else None
+    return VARIANT.join([said or "", *others]) if others else said
+
+
+def canonical(capabilities: str) -> str:
+    """Return the same text for all spellings of the same capabilities.
+
+    >>> canonical('{"sampling": {}, "roots":{}}')
+    '{"roots":{},"sampling":{}}'
+    """
+    if len(capabilities) > _LONGEST_CAPABILITIES:
+        return hashlib.sha256(capabilities.encode()).hexdigest()
+    return _canonical(capabilities)
+
+
+@lru_cache(maxsize=256)  # all clients of one program declare the same; long ones are not cached
+def _canonical(capabilities: str) -> str:
+    try:
+        value = json.loads(capabilities, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return capabilities
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+MOST_BYTES = 64 * MEBIBYTE
+_IN_USE = 3600.0  # seconds since its last message
+_SECONDS_BETWEEN_LOOKS = 1.0
+type KindKey = tuple[str | None, str | None, str]
+"""Revision, capabilities, and who asks: empty for all clients without credentials."""
+
+
+class Kinds:
+    """All kinds of asker at one listener.
+
+    As many as sessions, with lists of so many bytes. If there are more, it forgets those that
+    nobody has used for an hour, those of sessions that have ended, and those whose list is unknown,
+    but no other: else a client that makes up credentials could make us forget the pinned tools of
+    others. A new kind for which there is no room gets only tools that our own fetch has seen.
+    """
+
+    def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
+        self._clock = clock
+        self._lists = Lists()
+        self._kinds: OrderedDict[KindKey, Kind] = OrderedDict()
+        self.start = Kind(self._lists, config, _is_start=True)
+        """The kind of our own fetch, and of all clients that cannot be told from it."""
+        self.start_key: KindKey = (None, None, "")
+        self._look_again = 0.0
+        """When to look again for kinds to forget."""
+        self.same_for_all = False
+        """True if all askers get the same list."""
+
+    def asking(self, client: Client, message: Message, exchange: Exchange | None) -> Kind:
+        """Return the kind that sends a message, and note in its exchange what it declares."""
+        capabilities = None
+        if exchange is not None and isinstance(message, Request) and message.params is not None:
+            capabilities = exchange.capabilities = capabilities_in(message)
+        return self.of(client, capabilities)
+
+    def of(self, client: Client, capabilities: str | None = None) -> Kind:
+        """Return the kind of a client; ``capabilities`` are those that this message declares."""
+        kind = self._known(client, capabilities)
+        if kind.is_split and client.session is not None and not client.who:
+            client.session.is_on_its_own = True
+            kind = self._known(client, capabilities)
+        return kind
+
+    def _known(self, client: Client, capabilities: str | None) -> Kind:
+        session = client.session
+        if session is not None and (capabilities is None or capabilities.startswith(VARIANT)):
+            capabilities = f"{session.capabilities or ''}{capabilities or ''}" or None
+        if session is None:
+            revision, who = client.said_revision, client.credential
+        else:
+            revision, who = session.revision, session.who
+        if self.same_for_all:
+            who, capabilities = "", None
+        is_unsaid = revision is None and VARIANT not in (capabilities or "")
+        if not who and (is_unsaid or self._is_of_start(revision, capabilities)):
+            return self.start
+        key = revision, capabilities, who
+        kind = self._kinds.get(key)
+        if kind is None:
+            has_room = self._make_room()
+            kind = Kind(self._lists, self._config)
+            if not has_room:
+                kind.crowd_out(self.start)
+                return kind
+            self._kinds[key] = kind
+            if session is not None and who:
+                kind.session = ref(session)
+            if self.same_for_all:
+                kind.copy_from(self.start)
+            elif session is not None and session.is_on_its_own and session.is_like_the_fetch:
+                self._split_off(kind, revision, capabilities)
+        self._kinds.move_to_end(key)
+        kind.used_at = self._clock()
+        return kind
+
+    def _is_of_start(self, revision: str | None, capabilities: str | None) -> bool:
+        start_revision, start_capabilities, _ = self.start_key
+        return revision == start_revision and capabilities in (None, start_capabilities)
+
+    def note_change(self, client: Client) -> None:
+        """Take the next list from the upstream, which has said that the list changed.
+
+        That may be true for this session only, so it gets its own kind; the other sessions of its
+        kind get theirs too, because we cannot tell which are affected. A client without a session
+        shares its list with all clients that have the same credentials.
+        """
+        session = client.session
+        if self.same_for_all:
+            kinds = [self.start]
+        elif session is None:
+            kinds = list(self._without_session(client))
+        elif client.who:
+            kinds = [self.of(client)]
+        else:
+            self.of(client).is_split = True
+            kinds = [self.of(client)]
+        for kind in kinds:
+            kind.is_stale = kind.is_listed
+
+    def note_change_for_all(self) -> None:
+        """Take each next list from the upstream, which has told nobody in particular."""
+        for kind in (self.start, *self._kinds.values()):
+            kind.is_stale = kind.is_listed
+
+    def _without_session(self, client: Client) -> Iterator[Kind]:
+        """Yield all kinds that this client may belong to, because each message declares its own."""
+        yield self.of(client)
+        for (revision, _, who), kind in self:
+            if (revision, who) == (client.revision, client.who):
+                yield kind
+
+    def _split_off(self, kind: Kind, revision: str | None, capabilities: str | None) -> None:
+        """Start a session's own kind with the list that it shared until now."""
+        is_of_start = self._is_of_start(revision, capabilities)
+        shared = self.start if is_of_start else self._kinds.get((revision, capabilities, ""))
+        if shared is not None:
+            kind.copy_from(shared)
+            kind.envelope = shared.envelope
+            kind.is_stale = kind.is_listed
+
+    def adopt(self, config: Config, *, same_choice: bool) -> None:
+        """Use another configuration from now on. If it raises, nothing has changed."""
+        kinds = [self.start, *self._kinds.values()]
+        prepared = [None if same_choice else kind.prepare(config) for kind in kinds]
+        self._config = config
+        for kind, listed in zip(kinds, prepared, strict=True):
+            if same_choice:
+                kind.follow(config)
+            else:
+                kind.adopt(config, listed)
+
+    def forget_all(self) -> None:
+        """Forget every list except that of the start, which is fetched again."""
+        while self._kinds:
+            self._kinds.popitem()[1].close()
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+    def __iter__(self) -> Iterator[tuple[KindKey, Kind]]:
+        return iter(list(self._kinds.items()))
+
+    @property
+    def size(self) -> int:
+        """Bytes of all lists that we remember."""
+        return self._lists.size
+
+    def _make_room(self) -> bool:
+        """Tell whether there is room for one more kind, after forgetting what is not needed."""
+        most, now = self._config.limits.sessions, self._clock()
+        while len(self._kinds) >= most or self._lists.is_full:
+            key = next(iter(self._kinds), None)
+            if key is not None and now - self._kinds[key].used_at <= _IN_USE:
+                if now < self._look_again:  # it may be one look at all kinds for each call
+                    return False
+                key = next((key for key, kind in self._kinds.items() if not kind.is_needed), None)
+            if key is None:
+                self._look_again = now + _SECONDS_BETWEEN_LOOKS
+                return False
+            self._kinds.pop(key).close()
+        return True
+
+
+type OnListed = Callable[[Snapshot], None]
+"""Called once, when the complete list is known."""
+
+
+def _tell_nobody(_snapshot: Snapshot) -> None:
+    """Only the list without a variant is reported."""
+
+
+@dataclass(slots=True, eq=False)
+class OnlyKind(Kind):
+    """Learns its list from the answers to the client's requests.
+
+    (Before Python 3.14, a dataclass with slots cannot call ``super()``.)
+    """
+
+    on_listed: OnListed = _tell_nobody
+    _is_told: bool = False
+    _envelopes: dict[str, Envelope] = field(default_factory=dict)
+    """The first of each revision."""
+    _revision: str = ""
+
+    def agree_on(self, revision: str) -> None:
+        """Note the upstream's revision: the form of its lists depends on it."""
+        self._revision = revision
+        self.envelope = self._envelopes.get(revision)
+
+    def learn_envelope(self, frame: Frame) -> None:
+        Kind.learn_envelope(self, frame)
+        if self.envelope is not None:
+            self._envelopes.setdefault(self._revision, self.envelope)
+        self.envelope = self._envelopes.get(self._revision)
+
+    def _finish(self, unlisted: UnlistedTools, whole: Snapshot) -> Deciding[Snapshot | None]:
+        learned = yield from Kind._finish(self, unlisted, whole)
+        self._tell_listed()
+        return learned
+
+    def take(self, pages: tuple[bytes, ...]) -> Deciding[Snapshot]:
+        taken = yield from Kind.take(self, pages)
+        self._tell_listed()
+        return taken
+
+    def _tell_listed(self) -> None:
+        if self._listed is not None and not self._is_told:
+            self._is_told = True
+            self.on_listed(self._listed.snapshot)
+
+    def _follow_list(self) -> None:
+        Kind._follow_list(self)
+        if self._listed is not None:
+            # Denied by name, not by list: a tool that the list lacks may be shown elsewhere.
+            self.snapshot = by_name(self.snapshot)
+
+
+_MOST_VARIANTS = 100
+
+
+class OnlyKinds(Kinds):
+    """Every asker is the one client, whatever it declares; only each variant of the server that it
+    asks for has a list of its own."""
+
+    def __init__(self, config: Config, on_listed: OnListed) -> None:
+        super().__init__(config)
+        self.start = self.only = OnlyKind(self._lists, config, True, on_listed=on_listed)
+
+    def of(self, client: Client, capabilities: str | None = None) -> Kind:
+        if capabilities is None or VARIANT not in capabilities:
+            return self.only
+        key = None, capabilities.partition(VARIANT)[2], ""
+        kind = self._kinds.get(key)
+        if kind is None:
+            if len(self._kinds) >= _MOST_VARIANTS:
+                self._kinds.popitem(last=False)[1].close()
+            kind = self._kinds[key] = OnlyKind(self._lists, self._config, True)
+        return kind
+
+    def note_change(self, client: Client) -> None:
+        """Take the client's next list from the upstream, even with ``tools_list=cache``."""
+        for kind in (self.only, *self._kinds.values()):
+            kind.is_stale = kind.is_listed

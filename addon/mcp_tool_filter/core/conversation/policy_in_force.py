@@ -1,0 +1,244 @@
+"""The policy that one listener uses now, and what it tells its observers. All open streams look
+here for each message.
+
+No stream keeps its own snapshot, so an edit of the patterns applies at once, even to streams and
+sockets that were opened before it. Observers are told what a message was, its verdict, and the
+basis of the decision (``Judged``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from mcp_tool_filter.core.conversation.kinds import ALL_CAPABILITIES, Kinds, canonical, listings_in
+from mcp_tool_filter.core.conversation.memory import Fetched, HeldRequests, JudgedLists
+from mcp_tool_filter.core.errors import ProtocolError
+from mcp_tool_filter.core.messages.limits import Limits, OverLimit
+from mcp_tool_filter.core.messages.messages import (
+    INVALID_REQUEST,
+    Message,
+    Request,
+    Single,
+    ids_guessed_in,
+    ids_in,
+    render_error,
+)
+from mcp_tool_filter.core.messages.tools import Listing
+from mcp_tool_filter.core.policy.chain import join_reported, refusal
+from mcp_tool_filter.core.policy.config import Config
+from mcp_tool_filter.core.policy.effects import Deciding, at_once
+from mcp_tool_filter.core.policy.exchange import Client, Direction, Exchange, Link
+from mcp_tool_filter.core.policy.snapshot import Snapshot
+from mcp_tool_filter.core.policy.verdict import (
+    Forward,
+    Reason,
+    Reply,
+    Verdict,
+    Why,
+    is_for_nobody,
+)
+
+INVALID_ANSWER = "The server sent an invalid response"
+LOST_ANSWER = "Upstream connection lost"
+_DEEPEST_READ = 5000  # levels; we read so deep only to find the id of a message that is too deep
+FORWARD = Forward()
+
+
+@dataclass(slots=True, eq=False)
+class Judged:
+    """One message and its verdict. This is what observers get."""
+
+    direction: Direction
+    message: Message | None
+    """None if it could not be read."""
+    verdict: Verdict
+    client: Client
+    snapshot: Snapshot
+    """The snapshot that it was judged by."""
+    exchange: Exchange | None = None
+    """The request that this message is, or answers."""
+    size: int = 0
+    """Bytes received."""
+    origin: object = None
+    """The host's own object for the message, such as mitmproxy's flow."""
+    members: tuple[Judged, ...] = ()
+    """The members of a batch, each with its own verdict."""
+    would: Verdict | None = None
+    """What would have happened, if the policy only reports it (``shadow``, ``mode: audit``)."""
+    audited: list[Verdict] | None = None
+    """The verdicts of rules that only report."""
+    in_force: Snapshot | None = None
+    """The snapshot in force at that time; it differs from ``snapshot`` for a page of an unfinished
+    list."""
+
+    def member(self, message: Single, exchange: Exchange | None) -> Judged:
+        """Return the record of a member of this batch."""
+        size = message.place.end - message.place.start
+        return replace(self, message=message, verdict=FORWARD, exchange=exchange, size=size)
+
+    def settle(self, verdict: Verdict, *, is_shadow: bool) -> Verdict:
+        """Return what happens to the message, and note what would have happened."""
+        self.verdict = verdict
+        if self.audited:
+            self.would = join_reported(self.audited)
+        if is_shadow and not isinstance(verdict, Forward) and not is_for_nobody(verdict):
+            self.verdict, self.would = FORWARD, verdict
+            if self.exchange is not None and self.direction is Direction.FROM_CLIENT:
+                self.exchange.is_only_shadowed = isinstance(verdict, Reply)
+        return self.verdict
+
+    @property
+    def each(self) -> tuple[Judged, ...]:
+        """The members of a batch, or this message."""
+        return self.members or (self,)
+
+
+class Arrival:
+    """What a transport knows about a client's message besides its bytes."""
+
+    __slots__ = ()
+    announces = True
+    """True if the transport announces messages (in headers), so that ``problem_in`` must be
+    asked."""
+
+    is_endpoint = True
+    """False if it came elsewhere than at the MCP endpoint."""
+
+    @property
+    def can_list(self) -> bool:
+        """Whether the host can ask the upstream for the list that this client would get."""
+        return False
+
+    def problem_in(self, message: Message, raw: bytes, limits: Limits) -> Reply | None:
+        """Return a refusal if the transport announced a different message, else None."""
+        return None
+
+    def may_use_snapshot(self, request: Request) -> bool:
+        """Tell whether the upstream would answer this tools/list with the list that we fetched."""
+        return False
+
+    def judge_unreadable(self, raw: bytes, error: ProtocolError, limits: Limits) -> Verdict:
+        """Decide on a message that cannot be read. Observers are not told if it is forwarded."""
+        if isinstance(error, OverLimit):
+            return oversized(raw, str(error))
+        return refusal(raw, Why.MALFORMED, limits=limits, detail=str(error))
+
+
+def oversized(beginning: bytes, detail: str, ids: list[str] | None = None) -> Reply:
+    """Refuse a message that is too large or too deep; ``beginning`` is the part that we have."""
+    if ids is None:
+        anything = Limits(message=max(1, len(beginning)), depth=_DEEPEST_READ)
+        ids = ids_in(beginning, anything) or list(dict.fromkeys(ids_guessed_in(beginning)))
+    text = f"Request too large: {detail}"
+    reply = render_error(ids[0] if len(ids) == 1 else None, INVALID_REQUEST, text)
+    return Reply(reply, Reason(Why.OVERSIZED, detail=text))
+
+
+type Observer = Callable[[Judged], None]
+"""Called for each message after the decision; cannot change anything."""
+
+
+type Propagate = Callable[[Judged], Verdict]
+"""Returns the verdict on a message with the trace's parent replaced by our span."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAtWork:
+    """What the rules remember about one client."""
+
+    id: str
+    seconds: float
+    """Since the session began."""
+    messages: int
+    errors: int
+    mean_latency: float
+    """Seconds from a request to its response."""
+
+
+@dataclass(frozen=True, slots=True)
+class RulesAtWork:
+    """What the rules have done so far."""
+
+    hits: tuple[tuple[str, int], ...] = ()
+    """Each rule, in order of evaluation, and how often it has matched."""
+    metrics: tuple[tuple[str, float], ...] = ()
+    """What the rules have counted, by name."""
+    sessions: tuple[SessionAtWork, ...] = ()
+    """The most recently used one comes first."""
+
+
+type AnswerUpstream = Callable[[bytes, object, Client], None]
+"""Called with the reply, the host's object for the request, and the client whose stream it came
+on."""
+
+
+type TellHidden = Callable[[tuple[str, ...], Judged], None]
+"""Called with the faults of tools in a list that was fetched for this message's client."""
+
+
+def _ignore(*_told: object) -> None:
+    """Do nothing."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PolicyInForce:
+    """The configuration, the result of the start-up fetch, and the snapshots made of both."""
+
+    config: Config
+    fetched: Fetched
+    observe: Observer = _ignore
+    propagate: Propagate | None = None
+    """Set if requests are traced. Observers see the verdict before this changes it."""
+    clock: Callable[[], float] = time.monotonic
+    links: tuple[Link, ...] = ()
+    """The chain after the tool filter."""
+    answer_upstream: AnswerUpstream = _ignore
+    """Sends the upstream our reply to a request that came on a stream. (Only links reply.)"""
+    tell_hidden: TellHidden = _ignore
+    rules_at_work: Callable[[], RulesAtWork] = RulesAtWork
+    keeps_requests: bool = False
+    """True if a link wants to see a request together with its response."""
+    reads_in_steps: bool = True
+    """True if a long list is read in steps, so that other clients are served meanwhile."""
+    held: HeldRequests = field(default_factory=HeldRequests)
+    kinds: Kinds = field(init=False)
+    judged: JudgedLists = field(default_factory=JudgedLists)
+    _whole: tuple[object, Snapshot] | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.kinds = Kinds(self.config, self.clock)
+        at_once(self.take(self.fetched))
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The snapshot of our own fetch, with what it says of other things than tools."""
+        snapshot, things = self.kinds.start.snapshot, self.config.things
+        if things is None or not self.fetched.others:
+            return snapshot
+        basis = snapshot, things, self.fetched
+        if self._whole is None or self._whole[0] != basis:
+            listed, unmatched = things.survey(self.fetched.others)
+            unmatched = [*snapshot.unmatched, *unmatched]
+            self._whole = basis, replace(snapshot, things=listed, unmatched=tuple(unmatched))
+        return self._whole[1]
+
+    def take(self, fetched: Fetched) -> Deciding[None]:
+        """Make this the snapshot of the start. If it raises, nothing has changed."""
+        kinds = self.kinds
+        if fetched.is_listed:
+            yield from kinds.start.take(fetched.pages)
+        self.fetched = fetched
+        kinds.same_for_all = fetched.is_for_all
+        kinds.start_key = fetched.revision, canonical(ALL_CAPABILITIES), ""
+
+    @property
+    def listings(self) -> Iterator[Listing]:
+        """The fetched pages of the tool list. (Parsed each time: parsed lists take much memory.)"""
+        return filter(None, listings_in(self.fetched.pages))
+
+    def adopt(self, config: Config) -> None:
+        """Use another configuration from now on, also for tools that were listed before."""
+        self.kinds.adopt(config, same_choice=config.choice == self.config.choice)
+        self.config = config

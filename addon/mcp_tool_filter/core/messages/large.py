@@ -1,0 +1,279 @@
+"""Accept results of tools without reading them, and long lists without stopping for them.
+
+Most bytes that pass are tool results, and we have nothing to judge in them. If the envelope and the
+result have only the members of the schema, each once, we only check that the rest is JSON. Anything
+else is read completely, as usual:
+
+>>> result = b'{"content":[],"structuredContent":"%s"}' % (b"x" * 20_000)
+>>> raw = b'{"jsonrpc":"2.0","id":7,"result":%s}' % result
+>>> envelope = find_result_envelope(raw)
+>>> envelope.id, raw[envelope.start : envelope.end] == result
+('7', True)
+>>> find_result_envelope(b'{"jsonrpc":"2.0","id":7,"x":0,"result":%s}' % result)
+
+``skim`` does the reading. Without msgspec, everything is read as usual.
+
+A long tool list is read in steps, so that other clients are served in between:
+
+>>> raw = b'{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"a","inputSchema":{}}]}}'
+>>> *steps, found = read_in_steps(raw, Limits())
+>>> found.message.id, found.listing.definitions[0].name
+('1', 'a')
+
+Each step reads the message as if it had only a few of its tools. So all steps see the same text
+around the tools, and together they see what one read of the whole would see.
+"""
+
+from __future__ import annotations
+
+import re
+from codecs import utf_8_decode
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from json.decoder import scanstring  # type: ignore[attr-defined]  # as protocol.scan does
+
+from mcp_tool_filter.core.errors import ProtocolError
+from mcp_tool_filter.core.messages.limits import Limits, OverLimit, frozen
+from mcp_tool_filter.core.messages.messages import (
+    Message,
+    Place,
+    Response,
+    UnreadPlace,
+    parse_message,
+)
+from mcp_tool_filter.core.messages.scan import Value, after_space, decode, skip_value
+from mcp_tool_filter.core.messages.skim import member_reader, spans_of
+from mcp_tool_filter.core.messages.tools import Definition, Listing, parse_listing
+
+SIMPLE_ID = rb'(?:0|[1-9][0-9]{0,15})|"[A-Za-z0-9_.:-]{0,64}"'
+"""An id in the only usual spelling."""
+_SPACE = rb"[ \t\n\r]*+"
+_MEMBER = rb'(?:"jsonrpc"%(s)b:%(s)b"2\.0"|"id"%(s)b:%(s)b(?:%(id)b))' % {
+    b"s": _SPACE,
+    b"id": SIMPLE_ID,
+}
+_HEAD = re.compile(
+    rb'(?P<space>%(s)b)\{%(s)b(?:%(m)b%(s)b,%(s)b){0,2}"result"%(s)b:%(s)b(?=\{)'
+    % {b"s": _SPACE, b"m": _MEMBER}
+)
+_TAIL = re.compile(
+    rb"\}%(s)b(?:,%(s)b%(m)b%(s)b){0,2}\}(?P<space>%(s)b)\Z" % {b"s": _SPACE, b"m": _MEMBER}
+)
+"""It begins with the last byte of the result: only where that stands do we look further."""
+_ID = re.compile(rb'"id"%b:%b(%b)' % (_SPACE, _SPACE, SIMPLE_ID))
+_ENDS = 512  # bytes at each end that may belong to the envelope
+_CONTENT = frozenset({"content", "structuredContent"})
+_KNOWN = frozenset({*_CONTENT, "isError", "_meta", "resultType"})
+_LONGEST_REST = 16 * 1024  # bytes
+_SHORT = 16 * 1024  # bytes; a longer text is not decoded as a whole before somebody reads it
+_PIECE = 64 * 1024  # bytes; they stay in the processor's cache
+
+
+@frozen
+class ResultEnvelope:
+    """The place of the result in a response that has only jsonrpc and an id beside it."""
+
+    id: str
+    start: int
+    end: int
+    response: Response
+    """Its result is not parsed."""
+
+
+@frozen
+class ToolResult:
+    rest: str
+    """The result's members other than the content, as JSON; empty if none is an object or array."""
+    is_error: bool
+
+
+_ONLY_CONTENT = ToolResult("", is_error=False)
+
+
+def find_result_envelope(raw: bytes) -> ResultEnvelope | None:
+    """Return the envelope of a response that has exactly jsonrpc, id and result, each once.
+
+    (It does not look into the result, which may not even be one JSON object.)
+    """
+    head = _HEAD.match(raw, 0, _ENDS)
+    if head is None:
+        return None
+    tail = _TAIL.search(raw, len(raw) - _ENDS)
+    if tail is None:
+        return None
+    members = head[0] + tail[0]
+    ids = _ID.findall(members)
+    if len(ids) != 1 or members.count(b'"jsonrpc"') != 1:
+        return None
+    id, start, end = ids[0].decode(), head.end(), tail.start() + 1
+    before, after = len(head["space"]), len(tail["space"])
+    try:
+        if len(raw) <= _SHORT:
+            text = raw.decode()
+            length = len(text)
+            place = Place(text, before, length - after)
+        else:
+            length = _count_characters(raw)
+            place = UnreadPlace(raw, before, length - after)
+    except UnicodeDecodeError:
+        return None
+    result = Value(start, length - (len(raw) - end))  # only ASCII is around it
+    return ResultEnvelope(id, start, end, Response(id, result, place))
+
+
+def read_tool_result(raw: bytes, envelope: ResultEnvelope, limits: Limits) -> ToolResult | None:
+    """Return the result if it is unambiguous; None if it must be read as usual."""
+    reader = member_reader(limits.depth - 1)  # the message itself is the first level
+    if reader is None or len(raw) > limits.message:
+        return None
+    start, end = envelope.start, envelope.end
+    try:
+        members = reader.read(raw, start, end)
+        if members is None or not members.keys() <= _KNOWN:
+            return None
+        if spans_of(members, memoryview(raw)[start:end]) is None:  # a key occurs twice
+            return None
+        if members.keys() <= _CONTENT:  # as nearly always
+            return _ONLY_CONTENT
+        others = {key: bytes(value) for key, value in members.items() if key not in _CONTENT}
+        if sum(map(len, others.values())) > _LONGEST_REST:
+            return None
+    except ValueError:  # msgspec's errors
+        return None
+    rest = ""
+    if any(value[:1] in b"{[" for value in others.values()):
+        rest = ",".join(f'"{key}":{value.decode()}' for key, value in others.items())
+    return ToolResult(f"{{{rest}}}" if rest else "", others.get("isError") == b"true")
+
+
+def _count_characters(raw: bytes) -> int:
+    """Return the length of UTF-8 text without decoding it all at once."""
+    if raw.isascii():
+        return len(raw)
+    view = memoryview(raw)
+    count = at = 0
+    while at < len(raw):
+        text, used = utf_8_decode(view[at : at + _PIECE], "strict", at + _PIECE >= len(raw))
+        count += len(text)
+        at += used
+    return count
+
+
+_STEP = 32 * 1024  # characters of definitions per step: a few milliseconds
+
+type _Run = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LongList:
+    message: Message
+    """Its result is not parsed further if there is a listing."""
+    listing: Listing | None = None
+    """None if it is another message, or if what it calls its tools could be read in two ways."""
+
+
+def in_parts(raw: bytes) -> Iterator[bytes | None]:
+    """Split an answer with a long list into several answers with a few of its tools each.
+
+    (A parsed list takes ten times the memory of its bytes, and the memory it leaves is fragmented.)
+    Yields None between the steps of the search for the tools. Anything else stays as it is.
+
+    >>> tools = b",".join([b'"%b"' % (b"x" * 20_000)] * 3)
+    >>> [len(part) for part in in_parts(b'{"result": {"tools": [%b]}}' % tools) if part]
+    [40030, 20027]
+    """
+    text = decode(raw)
+    runs: list[_Run] = []
+    try:
+        for run in _runs_of_tools(text):
+            runs.append(run)
+            yield None
+    except (ValueError, IndexError, RecursionError):  # not JSON, as whoever reads it finds out
+        runs = []
+    if len(runs) <= 1:
+        yield raw
+        return
+    head, tail = text[: runs[0][0]], text[runs[-1][1] :]
+    for start, end in runs:
+        yield f"{head}{text[start:end]}{tail}".encode()
+
+
+def read_in_steps(raw: bytes, limits: Limits) -> Iterator[LongList | None]:
+    """Yield None between the steps, and finally the message with its list. Raises ProtocolError."""
+    if len(raw) > limits.message:
+        raise OverLimit(f"a message is longer than {limits.message} bytes")
+    definitions: list[Definition] = []
+    last: tuple[Response, Listing] | None = None
+    for part in in_parts(raw):
+        if part is not None:
+            message = parse_message(part, limits)
+            listing = None
+            with suppress(ProtocolError):  # what it answers decides whether that matters
+                listing = parse_listing(message) if isinstance(message, Response) else None
+            if part is raw or listing is None or not isinstance(message, Response):
+                yield LongList(message if part is raw else parse_message(raw, limits), listing)
+                return
+            last = message, listing
+            definitions += listing.definitions
+        yield None
+    if last is not None:
+        yield _with_all(*last, tuple(definitions), decode(raw))
+
+
+def _with_all(
+    message: Response, listing: Listing, definitions: tuple[Definition, ...], text: str
+) -> LongList:
+    """Return the whole message, given what was read of the last part, and all definitions."""
+    place, result = message.place, message.result
+    longer = len(text) - len(place.text)
+    whole = Value(result.start, result.end + longer) if result else None
+    response = Response(message.id, whole, Place(text, place.start, place.end + longer))
+    return LongList(response, replace(listing, definitions=definitions))
+
+
+def _runs_of_tools(text: str) -> Iterator[_Run]:
+    """Yield the span of the first few tools of ``result.tools``, then of the next few."""
+    at: int | None = after_space(text, 0)
+    for key in ("result", "tools"):
+        at = _member(text, at, key) if at is not None and text[at] == "{" else None
+    if at is None or text[at] != "[":
+        return
+    first = end = 0
+    for start, end in _elements(text, at):
+        first = first or start
+        if end - first > _STEP:
+            yield first, end
+            first = 0
+    if first:
+        yield first, end
+
+
+def _member(text: str, at: int, key: str) -> int | None:
+    """Return where the value of an object's member begins."""
+    at = after_space(text, at + 1)
+    while text[at] == '"':
+        name, end = scanstring(text, at + 1, True)
+        value = after_space(text, after_space(text, end) + 1)
+        if name == key:
+            return value
+        end = after_space(text, skip_value(text, value))
+        if text[end] != ",":
+            break
+        at = after_space(text, end + 1)
+    return None
+
+
+def _elements(text: str, at: int) -> Iterator[_Run]:
+    """Yield the span of each element of an array."""
+    at = after_space(text, at + 1)
+    while text[at] != "]":
+        end = skip_value(text, at)
+        yield at, end
+        at = after_space(text, end)
+        if text[at] == ",":
+            at = after_space(text, at + 1)
+            if text[at] == "]":
+                raise ValueError("a comma behind the last element")
+        elif text[at] != "]":
+            raise ValueError("no comma between elements")

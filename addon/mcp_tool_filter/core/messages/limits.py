@@ -1,0 +1,97 @@
+"""What the house takes as given: limits on what a peer can make us hold, MCP's revisions, and
+frozen values.
+
+Revisions are named by date, so later ones compare greater. We assume nothing about a revision that
+is not in ``KNOWN_REVISIONS``. Sources: the specification's `basic/transports` and `basic/lifecycle`
+pages of each revision, and `basic/versioning` of 2026-07-28.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, dataclass_transform
+
+from mcp_tool_filter.core.errors import ProtocolError
+
+MEBIBYTE = 1024 * 1024
+
+
+MOST_IN_BATCH = 1000
+"""Messages in a batch: we read and decide one after the other, while all other clients wait."""
+MOST_PARTS = 20_000
+"""Members and elements that we look into, in one message.
+
+Parts that we only check may have any number.
+"""
+MOST_LISTED = 250_000
+"""The same limit for the tool lists in a message."""
+MOST_SEARCHED = 200_000
+"""Objects and members of JSON that is searched at every depth."""
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def frozen[Kind](kind: type[Kind]) -> type[Kind]:
+    """Make a frozen dataclass of which each message needs new ones.
+
+    Only mypy freezes it: in a class that Python freezes, each field costs as much as a function
+    call.
+    """
+    return dataclass(slots=True, unsafe_hash=True)(kind)
+
+
+class OverLimit(ProtocolError):
+    """A peer sent something that may be honest, but is more than we hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    message: int = 10 * MEBIBYTE
+    """Bytes of one message: a request body, a JSON answer, an event, a line."""
+    pending: int = 20 * MEBIBYTE
+    """Bytes of an unfinished event or line."""
+    unfinished: int = 128 * MEBIBYTE
+    """Bytes of all messages that are being received or sent, for all clients together."""
+    depth: int = 128
+    """Levels of JSON nesting."""
+    sessions: int = 10_000
+    """Remembered sessions; we forget the least recently used first."""
+    exchanges: int = 1_000
+    """Requests in flight that we remember for one session."""
+    exchange_bytes: int = 256 * 1024
+    """Bytes of the ids of these requests."""
+    idle: float = 24 * 3600.0
+    """Seconds after which a silent session is forgotten."""
+
+
+R2024_11_05: Final = "2024-11-05"
+R2025_03_26: Final = "2025-03-26"
+R2025_06_18: Final = "2025-06-18"
+R2025_11_25: Final = "2025-11-25"
+R2026_07_28: Final = "2026-07-28"
+
+INITIALIZE_REVISIONS: Final = (R2024_11_05, R2025_03_26, R2025_06_18, R2025_11_25)
+"""Negotiated by an ``initialize`` at the beginning; oldest first."""
+
+STATELESS_REVISIONS: Final = (R2026_07_28,)
+"""Stated in every request; oldest first."""
+
+KNOWN_REVISIONS: Final = (*INITIALIZE_REVISIONS, *STATELESS_REVISIONS)
+
+
+class Transport(StrEnum):
+    """How messages travel; the value is the name that people use."""
+
+    LEGACY_SSE = "HTTP+SSE"
+    """One GET stream carries all messages of the upstream; POSTs are answered 202."""
+    STREAMABLE = "Streamable HTTP"
+    """Each POST gets its own answer; ``initialize`` comes first, and there may be a session id."""
+    STATELESS = "Streamable HTTP, stateless"
+    """Each POST gets its own answer and is independent of the others."""
+    STDIO = "stdio"
+    """No HTTP: lines to and from a command."""
+
+
+def has_initialize(revision: str) -> bool:
+    """Tell whether a client must send ``initialize`` first."""
+    return revision in INITIALIZE_REVISIONS

@@ -1,0 +1,645 @@
+"""Parse MCP tool calls and tool lists; definitions keep their original bytes.
+
+>>> from mcp_tool_filter.core.messages.messages import parse_message
+>>> answer = parse_message(
+...     b'{"jsonrpc": "2.0", "id": 1, "result": '
+...     b'{"tools": [{"name": "a", "inputSchema": {}}], "x": 1.0}}'
+... )
+>>> listing = parse_listing(answer)
+>>> listing.definitions
+(Definition(name='a', problem=None, raw=b'{"name": "a", "inputSchema": {}}'),)
+>>> listing.with_tools([])
+b'{"jsonrpc": "2.0", "id": 1, "result": {"tools": [], "x": 1.0}}'
+
+Calls and lists are read here, because they must read a tool's name in the same way.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+from mcp_tool_filter.core.errors import ProtocolError
+from mcp_tool_filter.core.messages.limits import Limits, frozen
+from mcp_tool_filter.core.messages.messages import (
+    Batch,
+    Notification,
+    Place,
+    Request,
+    Response,
+    Single,
+    bare_json,
+    fold,
+    is_misleading,
+    is_too_long_to_open,
+    is_too_long_to_search,
+    parse_message,
+    refuse_misreadable,
+)
+from mcp_tool_filter.core.messages.scan import EACH, Member, Value, has_lone_surrogate, open_value
+
+_CALL_PARAMS = frozenset({"name", "arguments", "_meta"})
+_LIST_PARAMS = frozenset({"cursor", "_meta"})
+_OF_MCP = "io.modelcontextprotocol/"
+SERVER_INFO = f"{_OF_MCP}serverInfo"
+_META = frozenset({"progressToken", "traceparent", "tracestate"})
+# Content that tools, resources and prompts return, and requests of an upstream to the client.
+_CONTENT = frozenset({"content", "structuredContent", "contents", "messages", "inputRequests"})
+CONTENT_FOLDED = frozenset(map(fold, _CONTENT))
+# Members whose string value some reader may parse as JSON again.
+_HOLDERS = frozenset({"result", "tools"})
+_USUAL_KEYS = frozenset(
+    {"name", "title", "description", "inputschema", "outputschema", "annotations", "_meta", "icons"}
+)
+_FEW_NAMES = 50  # so few are searched for one by one; of more, a text counts as naming one
+_LONGEST_KEPT = 64  # characters of a key
+
+
+@frozen
+class ToolCall:
+    tool_name: str
+    id: str | None
+    """None for a notification: no client waits for an answer."""
+
+
+@frozen
+class ListRequest:
+    id: str
+    has_cursor: bool
+    revision: str | None
+    """The revision in the request's own ``_meta`` (since 2026-07-28)."""
+    cursor: str | None = None
+    is_usual: bool = True
+    """True if it has only params that MCP defines: the upstream may answer others with another
+    list, or with a part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One tool of a list. A definition with a ``problem`` must not be shown."""
+
+    name: str | None
+    problem: str | None
+    raw: bytes
+    is_like_a_tool: bool = field(default=True, repr=False)
+    """True if it has a key that some reader takes for a tool's name or schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A message that carries tool definitions, whatever it answers."""
+
+    definitions: tuple[Definition, ...]
+    next_cursor: str | None
+    frame: tuple[str, str] | None = field(repr=False)
+    """The result's text before and after its tools, without the cursor; None if it ``has_more``."""
+    head: str = field(repr=False)
+    tail: str = field(repr=False)
+    around: tuple[str, str] | None = field(default=None, repr=False)
+    """Head and tail as they must be if the tools are others; None if that is no difference."""
+    has_more: bool = field(default=False, repr=False)
+    """True if there is more beside the tools that could name tools."""
+
+    @property
+    def surroundings(self) -> str:
+        """The message without its tools."""
+        return self.head + "null" + self.tail
+
+    def with_tools(self, tools: Iterable[bytes]) -> bytes:
+        """Return the message with other tools; everything around them stays unchanged, except what
+        it says of the list as it was (``cache_edits``)."""
+        head, tail = self.around or (self.head, self.tail)
+        written = b",".join(tools)
+        return b"".join([head.encode(), b"[", written, b"]", tail.encode()])
+
+
+def parse_tool_call(message: Request | Notification) -> ToolCall:
+    """Read which tool is called. Raises ProtocolError if two readers could call different tools."""
+    params = message.params
+    if params is None or params.members is None:
+        raise ProtocolError("a tools/call without params")
+    named = params.named
+    if len(named) != len(params.members) or not _CALL_PARAMS.issuperset(named):  # as few
+        refuse_misreadable(params.members, _CALL_PARAMS)
+    name = named.get("name")
+    if name is None or name.text is None:
+        raise ProtocolError("a tools/call without the name of a tool")
+    if not name.text.isascii() and has_lone_surrogate(name.text):
+        raise ProtocolError("half a surrogate pair in the name of a tool")
+    return ToolCall(name.text, message.id if isinstance(message, Request) else None)
+
+
+def is_of_tools(method: str) -> bool:
+    """Tell whether a request is about tools in a way that MCP does not define (yet)."""
+    return method.startswith("tools/") and method not in ("tools/call", "tools/list")
+
+
+def describes_tools(method: str) -> bool:
+    """Tell whether an answer to this request may name tools without their definitions."""
+    return is_of_tools(method) or method.startswith("groups/")
+
+
+_NAMING = ("name", "tool", "toolName", "tool_name", "names", "tools", "toolNames", "tool_names")
+_NAMING_FOLDED = frozenset(map(fold, _NAMING))
+_IDS = frozenset({"id", "ids", "toolid", "toolids", "ref", "target", "targets", "uri", "uris"})
+
+
+def tools_named_in(message: Request | Notification) -> tuple[str, ...]:
+    """Return the tools that such a request names. Raises ProtocolError if that is not clear."""
+    params = message.params
+    if params is None:
+        return ()
+    if params.members is None:
+        raise ProtocolError(f"{message.method} whose params are not an object")
+    refuse_misreadable(params.members, _CALL_PARAMS)
+    names: list[str] = []
+    for member in params.members:
+        if member.key not in _NAMING:
+            if fold_key(member.key) in _NAMING_FOLDED:
+                raise ProtocolError("a key that could be taken for another")
+            continue
+        for one in _each(message.place.text, member.value):
+            name = one.get("name") if one.members is not None else one
+            if name is None or name.text is None or has_lone_surrogate(name.text):
+                raise ProtocolError("the name of a tool that is not a string")
+            names.append(name.text)
+    return tuple(names)
+
+
+def ids_named_in(message: Request | Notification) -> Iterator[str]:
+    """Yield the ids in such a request, and the ends of URIs. Each may be the name of a tool, or
+    anything else."""
+    for member in (message.params.members if message.params else None) or ():
+        if fold_key(member.key).replace("_", "") in _IDS:
+            for one in _each(message.place.text, member.value):
+                if one.text is not None:
+                    yield from dict.fromkeys((one.text, one.text.rpartition("/")[2]))
+
+
+def _each(text: str, value: Value) -> tuple[Value, ...]:
+    """Return the elements of an array, or the one value."""
+    opened = open_value(text, value, {EACH: {}})
+    return opened.elements if opened.elements is not None else (opened,)
+
+
+_NOT_NAMING = frozenset({"arguments", "_meta"})
+_CARRIED = ("tools/", "prompts/", "resources/", "skills/", "completion/")
+
+
+def request_within(message: Request | Notification) -> Single | None:
+    """Return the request that another one carries in its params, as one for a task may.
+
+    A completion for a tool counts as a request about that tool. Raises ProtocolError if two readers
+    could read it differently.
+    """
+    params, text, cut = message.params, message.place.text, message.place.cut
+    if params is None or params.members is None:
+        return None
+    if message.method == "completion/complete":
+        ref = params.get("ref")
+        said = open_value(text, ref, {}).get("type") if ref else None
+        is_of_tool = said is not None and fold_key(said.text or "") == "ref/tool"
+        return _request('"tools/complete"', cut(ref), message) if ref and is_of_tool else None
+    if text.find('"method"', params.start, params.end) < 0:
+        return None
+    inside = (open_value(text, one.value, {}) for one in params.members)
+    for holder in (params, *inside):
+        method, asked = holder.get("method"), holder.get("params")
+        if method is None or asked is None or method.text == "tools/list":
+            continue
+        if fold_key(method.text or "").startswith(_CARRIED) and text[asked.start] == "{":
+            return _request(cut(method), cut(asked), message)
+    return None
+
+
+def _request(method: str, params: str, outer: Request | Notification) -> Single:
+    id = f'"id":{outer.id},' if isinstance(outer, Request) else ""
+    raw = f'{{"jsonrpc":"2.0",{id}"method":{method},"params":{params}}}'.encode()
+    message = parse_message(raw, Limits(message=len(raw)))
+    assert not isinstance(message, Batch)
+    return message
+
+
+_OF_OTHERS = frozenset({"groups", "servers", "prompts", "resources", "resourcetemplates", "skills"})
+
+
+def tools_named_below(message: Request | Notification) -> Iterator[tuple[str, bool]]:
+    """Yield the names deeper in such a request, and whether each can only be a tool's.
+
+    In an array, such as one of calls, or as ``tool``, it can; any other object that has a name
+    may be something else.
+    Raises ProtocolError if there is too much to look at.
+    """
+    params, text = message.params, message.place.text
+    if params is None or not any(text[one.value.start] in "{[" for one in params.members or ()):
+        return
+    if is_too_long_to_open(message.place.cut(params)):
+        raise ProtocolError("too many members to look for the names of tools")
+    yield from _named_below(text, params, is_in_array=False)
+
+
+def _named_below(text: str, value: Value, *, is_in_array: bool) -> Iterator[tuple[str, bool]]:
+    opened = open_value(text, value, {EACH: {}})
+    for element in opened.elements or ():
+        yield from _named_below(text, element, is_in_array=True)
+    for member in opened.members or ():
+        key = fold_key(member.key)
+        if key in _NOT_NAMING:
+            continue
+        if key in _NAMING_FOLDED:
+            for one in _each(text, member.value):
+                if one.text is not None:
+                    yield one.text, is_in_array or not key.startswith("name")
+        if text[member.value.start] in "{[":
+            for name, is_tool in _named_below(text, member.value, is_in_array=is_in_array):
+                yield name, is_tool and key not in _OF_OTHERS
+
+
+def parse_list_request(message: Request) -> ListRequest:
+    """Read what a tools/list asks for."""
+    params = message.params
+    if params is None:
+        return ListRequest(message.id, has_cursor=False, revision=None)
+    if params.members is None:
+        raise ProtocolError("a tools/list whose params are not an object")
+    refuse_misreadable(params.members, _LIST_PARAMS)
+    meta, cursor = params.named.get("_meta"), params.named.get("cursor")
+    revision = meta.named.get("io.modelcontextprotocol/protocolVersion") if meta else None
+    return ListRequest(
+        id=message.id,
+        has_cursor=cursor is not None,
+        revision=revision.text if revision else None,
+        cursor=cursor.text if cursor else None,
+        is_usual=_LIST_PARAMS.issuperset(params.named) and _is_usual(message.place, meta),
+    )
+
+
+def _is_usual(place: Place, meta: Value | None) -> bool:
+    if meta is None or meta.members is None:
+        return meta is None or place.cut(meta) == "null"
+    return all(key in _META or key.startswith(_OF_MCP) for key in meta.named)
+
+
+def parse_listing(message: Single) -> Listing | None:
+    """Return the tool list that a message carries, or None if it carries none.
+
+    Raises ProtocolError for anything that some reader may take for a list.
+    """
+    holder = message.result if isinstance(message, Response) else message.params
+    if holder is None or holder.members is None:
+        return None
+    alike = [key for key in holder.named if fold_key(key) == "tools"]
+    if not alike:
+        return None
+    if len(holder.named) != len(holder.members):
+        alike = [member.key for member in holder.members if fold_key(member.key) == "tools"]
+    tools = holder.named.get("tools")
+    if tools is None or tools.elements is None or len(alike) > 1:
+        raise ProtocolError("a tool list that could be read in two ways")
+    return _listing(message.place, holder, tools)
+
+
+HIDDEN_TOOL = "the definition of a hidden tool outside of a tool list"
+
+
+class ShowsHidden(ProtocolError):
+    """A message can be read, but shows a hidden tool that cannot be removed."""
+
+
+def find_listing(message: Single, hidden: Collection[str], *, expected: bool) -> Listing | None:
+    """Return the tool list that a message carries, or None if it carries none.
+
+    Raises ProtocolError if some reader may take something else for a list, or if a hidden tool
+    shows elsewhere. If no list is ``expected``, anything that shows no tool is none.
+    """
+    try:
+        listing = parse_listing(message)
+    except ProtocolError:
+        if expected:
+            raise
+        listing = None
+    if listing and (expected or any(one.is_like_a_tool for one in listing.definitions)):
+        return listing
+    if shows_tool_beside_content(message, hidden):
+        raise ShowsHidden(HIDDEN_TOOL)
+    return None
+
+
+def besides_content(message: Single) -> str:
+    """Return a message without the content that tools, prompts and resources return."""
+    place = message.place
+    result = message.result if isinstance(message, Response) else None
+    pieces = []
+    start = place.start
+    for member in (result and result.members) or ():
+        if member.key in _CONTENT:
+            pieces.append(place.text[start : member.value.start])
+            start = member.value.end
+    return "null".join([*pieces, place.text[start : place.end]])
+
+
+def shows_tool_beside_content(message: Single, names: Collection[str]) -> bool:
+    """Tell whether a message shows one of these tools outside such content."""
+    return bool(names) and _shows(besides_content(message), names)
+
+
+def shows_tool(json_text: str, names: Collection[str]) -> bool:
+    """Tell whether JSON shows, at any depth, the definition of one of these tools.
+
+    A definition has an ``inputSchema``, or is inside a member called ``tools``. JSON that is too
+    long to search counts as showing one.
+    """
+    return bool(names) and _shows(json_text, names)
+
+
+def _shows(json_text: str, names: Collection[str]) -> bool:
+    if not _may_show_tool(json_text, names):
+        return False
+    return is_too_long_to_search(json_text) or _Search(names).finds_in(json_text)
+
+
+def shows_other_tool(definition: str, names: Collection[str]) -> bool:
+    """Tell whether a tool's definition shows one of these other tools."""
+    bare = bare_json(definition)
+    if bare is None or bare.count("inputschema") > 1 or any(word in bare for word in _HOLDERS):
+        return shows_tool(definition, names)
+    return False  # the only schema is its own
+
+
+def _may_show_tool(json_text: str, names: Collection[str]) -> bool:
+    bare = bare_json(json_text)
+    if bare is None:
+        return True
+    if "schema" not in bare and "tools" not in bare:
+        return False
+    if len(names) > _FEW_NAMES or "\\/" in json_text or not all(map(_is_plain, names)):
+        return True
+    return any(name in json_text for name in names)
+
+
+def _is_plain(name: str) -> bool:
+    """Tell whether JSON in ASCII and without escapes can write a name in one way only."""
+    return name.isascii() and name.isprintable() and '"' not in name and "\\" not in name
+
+
+def fold_key(key: str) -> str:
+    """Fold a key. The same few keys come again and again, so we keep the results."""
+    return _fold_once(key) if len(key) <= _LONGEST_KEPT else fold(key)
+
+
+@lru_cache(maxsize=1000)
+def _fold_once(key: str) -> str:
+    return fold(key)
+
+
+def _may_hold_schema(text: str) -> bool:
+    return text.lstrip()[:1] in ("{", "[") and "schema" in text.lower()
+
+
+class _Object:
+    """What the search remembers of an object: its names and schema, and the objects in it."""
+
+    __slots__ = ("has_schema", "members", "names")
+
+    def __init__(self, pairs: list[tuple[str, object]], folded: list[str]) -> None:
+        self.names = [pair[1] for key, pair in zip(folded, pairs, strict=True) if key == "name"]
+        self.has_schema = any(key.replace("_", "") == "inputschema" for key in folded)
+        self.members = [(key, value) for key, value in pairs if isinstance(value, _Object)]
+
+
+_EMPTY = _Object([], [])
+
+
+class _Search:
+    """Looks at each object as the decoder finishes it, the innermost first."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+        self._found = False
+
+    def finds_in(self, json_text: str) -> bool:
+        json.loads(json_text, object_pairs_hook=self._look, parse_int=str)
+        return self._found
+
+    def _look(self, pairs: list[tuple[str, object]]) -> _Object:
+        if not pairs:
+            return _EMPTY
+        folded = [fold_key(key) for key, _ in pairs]
+        seen = _Object(pairs, folded)
+        shown: list[tuple[str | None, _Object]]
+        shown = [(key, member) for key, member in seen.members if member.has_schema]
+        shown += [(None, seen)] if seen.has_schema else []
+        for key, (_, value) in zip(folded, pairs, strict=True):
+            if key == "tools":
+                shown += _tools_in(value)
+            if key in _HOLDERS and isinstance(value, str) and _may_hold_schema(value):
+                self._look_into(value)
+        if any(name in self._names for tool in shown for name in _names_of(*tool)):
+            self._found = True
+        return seen
+
+    def _look_into(self, text: str) -> None:
+        """Search JSON inside a string where a list is expected."""
+        try:
+            json.loads(text, object_pairs_hook=self._look, parse_int=str)
+        except (ValueError, RecursionError):
+            names = self._names
+            is_named = len(names) > _FEW_NAMES or any(name in text for name in names)
+            self._found = self._found or is_named
+
+
+def _tools_in(value: object) -> Iterator[tuple[str | None, _Object]]:
+    if isinstance(value, _Object):
+        yield from value.members
+    elif isinstance(value, list):
+        for element in value:
+            if isinstance(element, _Object):
+                yield None, element
+            else:
+                yield from _tools_in(element)
+
+
+def _names_of(key: str | None, tool: _Object) -> Iterator[str]:
+    is_name = key != "tool" or not tool.names  # as in the answer to tools/resolve
+    return (name for name in (key if is_name else None, *tool.names) if isinstance(name, str))
+
+
+def _listing(place: Place, holder: Value, tools: Value) -> Listing:
+    cursor = holder.get("nextCursor")
+    edits = cache_edits(place.text, holder)
+    members = [
+        member
+        for member in holder.members or ()
+        if member.key != "nextCursor" and not says_of_list(member)
+    ]
+    at = next(number for number, member in enumerate(members) if member.key == "tools")
+    written = [
+        with_edits(place.text, member.start, member.value.end, edits)
+        for number, member in enumerate(members)
+        if number != at
+    ]
+    before = [*written[:at], place.text[members[at].start : tools.start]]
+    after = ["", *written[at:]]
+    around = None
+    if edits:
+        around = (
+            with_edits(place.text, place.start, tools.start, edits),
+            with_edits(place.text, tools.end, place.end, edits),
+        )
+    has_more = any(_may_name(place.text, member) for member in holder.members or ())
+    return Listing(
+        definitions=tuple(_definition(place.text, element) for element in tools.elements or ()),
+        next_cursor=cursor.text if cursor else None,
+        frame=None if has_more else ("{" + ",".join(before), ",".join(after) + "}"),
+        head=place.text[place.start : tools.start],
+        tail=place.text[tools.end : place.end],
+        around=around,
+        has_more=has_more,
+    )
+
+
+def _may_name(text: str, member: Member) -> bool:
+    """Tell whether a member beside the tools could name tools, too."""
+    if member.key in ("tools", SERVER_INFO) or text[member.value.start] not in "{[":
+        return False
+    if member.key != "_meta":
+        return True
+    meta = open_value(text, member.value, {})
+    return any(_may_name(text, one) for one in meta.members or ())
+
+
+class Edit(NamedTuple):
+    """A part of a text, and what stands there instead."""
+
+    start: int
+    end: int
+    text: str
+
+
+def edited(place: Place, edits: Iterable[Edit]) -> bytes:
+    """Return a message with some parts replaced; everything else keeps its bytes."""
+    return with_edits(place.text, place.start, place.end, edits).encode()
+
+
+def with_edits(text: str, start: int, end: int, edits: Iterable[Edit]) -> str:
+    pieces, past = [], start
+    for edit in sorted(edits):
+        if edit.start >= start and edit.end <= end:
+            pieces += [text[past : edit.start], edit.text]
+            past = edit.end
+    return "".join([*pieces, text[past:end]])
+
+
+def without(
+    text: str, array: Value, kept: Sequence[bool], changed: dict[int, str] | None = None
+) -> str:
+    """Return an array's text without some elements; all else keeps its bytes.
+
+    >>> from mcp_tool_filter.core.messages.scan import scan
+    >>> text, root = scan(b'{"a":[ 1, 2,\\\\n 3 ]}'.replace(b"\\\\n", b" "), {"a": {EACH: None}})
+    >>> without(text, root["a"], [False, True, True]), without(text, root["a"], [False] * 3)
+    ('[ 2,  3 ]', '[]')
+    """
+    elements = array.elements or ()
+    pieces: list[str] = []
+    past = array.start + 1
+    for number, (element, is_kept) in enumerate(zip(elements, kept, strict=True)):
+        gap, past = (past, element.start), element.end
+        if not is_kept:
+            continue
+        if not pieces:
+            gap = array.start + 1, elements[0].start
+        new = (changed or {}).get(number)
+        pieces += [text[slice(*gap)], text[element.start : element.end] if new is None else new]
+    return f"[{''.join(pieces)}{text[past : array.end]}" if pieces else "[]"
+
+
+LONGEST_TTL = 60_000
+"""Milliseconds for which a client may keep a filtered list: then it sees a change of patterns."""
+_TTLS = {"ttlms": LONGEST_TTL, "ttl": LONGEST_TTL // 1000}
+_SAYS_OF_LIST = re.compile(
+    r"(?:.*/)?(?:.*(?:digest|signature|checksum|fingerprint|etag|hash|integrity)|signed|proof|jws)",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"[0-9]{1,15}")
+_MOST_EDITS = 100
+
+
+def cache_edits(text: str, result: Value) -> list[Edit]:
+    """Return what must change around a list that is not the upstream's own any more.
+
+    Only this client may keep it, and not for long (SEP-2549); digests and signatures of the list
+    as it was are left out.
+    """
+    edits: list[Edit] = []
+    for member in result.members or ():
+        key = fold_key(member.key)
+        value = member.value
+        written = text[value.start : value.end]
+        if key == "cachescope" and value.text != "private":
+            edits.append(Edit(value.start, value.end, '"private"'))
+        elif key in _TTLS and not (_NUMBER.fullmatch(written) and int(written) <= _TTLS[key]):
+            is_known = _NUMBER.fullmatch(written) is not None
+            edits.append(Edit(value.start, value.end, str(_TTLS[key]) if is_known else "0"))
+        elif key == "_meta" and value.start < value.end:
+            meta = open_value(text, value, {})
+            edits += removed(meta, [one for one in meta.members or () if says_of_list(one)])
+    said = [one for one in result.members or () if says_of_list(one)]
+    edits += removed(result, said) if said else ()
+    if len(edits) > _MOST_EDITS:  # each is looked for in each member of the result
+        raise ProtocolError("too many members that say something of a list")
+    return edits
+
+
+def says_of_list(member: Member) -> bool:
+    """Tell whether a member is a digest or a signature of what it is beside."""
+    return len(member.key) < _LONGEST_KEPT and _SAYS_OF_LIST.fullmatch(member.key) is not None
+
+
+def removed(holder: Value, members: Sequence[Member]) -> Iterator[Edit]:
+    """Yield the edits that remove members, each with one comma."""
+    every, gone = holder.members or (), set(map(id, members))
+    kept_before = False
+    for number, member in enumerate(every):
+        if id(member) not in gone:
+            kept_before = True
+            continue
+        if kept_before:
+            yield Edit(every[number - 1].value.end, member.value.end, "")
+        else:
+            after = every[number + 1].start if number + 1 < len(every) else member.value.end
+            yield Edit(member.start, after, "")
+
+
+def _definition(text: str, element: Value) -> Definition:
+    keys = [fold_key(member.key) for member in element.members or ()]
+    name = element.named.get("name")
+    return Definition(
+        name=name.text if name else None,
+        problem=_problem(text, element, keys),
+        raw=text[element.start : element.end].encode(),
+        is_like_a_tool="name" in keys or "inputschema" in keys,
+    )
+
+
+def _problem(text: str, element: Value, keys: list[str]) -> str | None:
+    if element.members is None:
+        return "a tool that is not an object"
+    different = set(keys)
+    repeats = len(keys) - len(different)
+    if repeats and "annotations" in different:  # several sets of hints count as the worst case
+        repeats -= keys.count("annotations") - 1
+    if repeats or any(map(is_misleading, different - _USUAL_KEYS)):
+        return "a tool with a key that could be read in two ways"
+    name, schema = element.named.get("name"), element.named.get("inputSchema")
+    if name is None or name.text is None:
+        return "a tool without a name"
+    if has_lone_surrogate(name.text):
+        return "half a surrogate pair in the name of a tool"
+    if schema is None or text[schema.start] != "{":
+        return "a tool without an object inputSchema"
+    return None

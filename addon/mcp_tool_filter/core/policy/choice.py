@@ -1,0 +1,299 @@
+r"""The user's choice of tools, and the one function that says what hides a tool.
+
+A tool is exposed if (there is no allow pattern, or one matches) and (an exception matches, or (no
+deny pattern matches and no hint hides it)), and if the lock, if there is one, agrees.
+
+Hints are what a definition claims about its tool. What it does not say clearly counts as the worst
+case, which is also the specification's default:
+
+>>> cautious = Choice(hints=("read-only",))
+>>> cautious.hiding("a", b'{"name":"a","annotations":{"readOnlyHint":true}}')
+>>> cautious.hiding("a", b'{"name":"a","annotations":{"readOnlyHint":"true"}}').text
+'--read-only'
+
+While the definition is unknown, a hint cannot judge a name:
+
+>>> cautious.hiding("a") is UNDECIDED
+True
+
+A click hides one tool, or exposes another:
+
+>>> from mcp_tool_filter.core.policy.patterns import parse_pattern
+>>> names = ["delete_file", "delete_user", "read_file"]
+>>> before = Choice(deny=(parse_pattern("^delete_"),))
+>>> changed = switched(before, names, hide=["read_file"], show=["delete_user"])
+>>> changed.deny, changed.exceptions
+(['^delete_', '^read_file$'], ['^delete_user$'])
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.core.messages.messages import fold
+from mcp_tool_filter.core.policy.patterns import Pattern, deny_for, exactly, in_any_case
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.rooms.lock.lock import Lock
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What hides a tool, if that is not a deny pattern."""
+
+    text: str
+    """The flag that the user typed, if one hides it."""
+    says: str
+
+
+type Hider = Pattern | Cause
+
+NOT_ALLOWED = Cause("", "matches no allow pattern")
+UNDECIDED = Cause("", "its definition is not known yet")
+"""The definition decides, and we do not have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a definition says of its tool; None if it does not say it clearly."""
+
+    read_only: bool | None = None
+    destructive: bool | None = None
+    idempotent: bool | None = None
+    open_world: bool | None = None
+
+    @property
+    def marks(self) -> str:
+        """What people should know about the tool."""
+        changes = self.read_only is not True
+        marks = {
+            "read-only": self.read_only,
+            "destructive": changes and self.destructive,
+            "open-world": self.open_world,
+        }
+        return ", ".join(mark for mark, is_said in marks.items() if is_said)
+
+
+_UNCLEAR = Claims()
+READ_ONLY = "read-only"
+_HIDES: dict[str, Callable[[Claims], bool]] = {
+    READ_ONLY: lambda says: says.read_only is not True,
+    "destructive": lambda says: says.read_only is not True and says.destructive is not False,
+    "open-world": lambda says: says.open_world is not False,
+    "not-idempotent": lambda says: says.read_only is not True and says.idempotent is not True,
+}
+_FLAGS = {hint: f"--{hint}" if hint == READ_ONLY else f"--deny-hint {hint}" for hint in _HIDES}
+_CAUSES = {hint: Cause(flag, f"denied by {flag}") for hint, flag in _FLAGS.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    deny: tuple[Pattern, ...] = ()
+    allow: tuple[Pattern, ...] = ()
+    exceptions: tuple[Pattern, ...] = ()
+    """They spare tools from the deny patterns and the hints."""
+    allow_too: tuple[Pattern, ...] = ()
+    """A second allow list: a tool must match both."""
+    hints: tuple[str, ...] = ()
+    """The hints that hide tools, as users call them."""
+    lock: Lock | None = None
+    """What a person has approved: no other tool is exposed."""
+
+    @property
+    def hides_nothing(self) -> bool:
+        return not (self.deny or self.allow or self.hints or self.lock)
+
+    @property
+    def needs_definitions(self) -> bool:
+        """True if a name alone may not be enough to judge a tool."""
+        return bool(self.hints) or self.lock is not None
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        return (*self.deny, *self.allow, *self.allow_too, *self.exceptions)
+
+    @property
+    def causes(self) -> list[Cause]:
+        """The hints, as the flags that set them."""
+        return [_CAUSES[hint] for hint in self.hints]
+
+    def hits(self, name: str) -> list[Pattern]:
+        """Return all patterns that match a name."""
+        return [pattern for pattern in self.patterns if pattern.matches(name)]
+
+    def hiding(
+        self,
+        name: str,
+        definition: bytes | None = None,
+        *,
+        hits: Collection[Pattern] | None = None,
+    ) -> Hider | None:
+        """Return what hides a tool, or None. ``hits`` are the patterns that match, if known."""
+
+        def first_of(patterns: tuple[Pattern, ...]) -> Pattern | None:
+            for one in patterns:
+                if one.matches(name) if hits is None else one in hits:
+                    return one
+            return None
+
+        by, hints = first_of(self.deny), self.hints
+        if (by or hints) and self.exceptions and first_of(self.exceptions):
+            by, hints = None, ()
+        if by:
+            return by
+        if self.allow and not first_of(self.allow):
+            return NOT_ALLOWED
+        if self.allow_too and not first_of(self.allow_too):
+            return NOT_ALLOWED
+        locked = self.locked(name, definition)
+        if not hints or (locked and locked is not UNDECIDED):
+            return locked
+        if definition is None:
+            return UNDECIDED
+        says = claims_in(definition)
+        return next((_CAUSES[hint] for hint in hints if _HIDES[hint](says)), None)
+
+    def could_expose(self, name: str, by: Hider) -> bool:
+        """Tell whether an exception would expose a tool that is hidden by this."""
+        if not (isinstance(by, Pattern) or is_hint(by)):
+            return False
+        lists = filter(None, (self.allow, self.allow_too))
+        return all(any(one.matches(name) for one in patterns) for patterns in lists)
+
+    def locked(self, name: str, definition: bytes | None) -> Cause | None:
+        """Return why the lock hides a tool, or None."""
+        if self.lock is None:
+            return None
+        if definition is None and name in self.lock.tools:
+            return UNDECIDED
+        lacks = self.lock.judge(name, definition or b"")
+        return Cause(BY_LOCK, lacks.value) if lacks else None
+
+    def hides_in_any_case(self, name: str) -> bool:
+        """Tell whether a deny pattern matches a name that is written in other case: a server may
+        take it for the denied one."""
+        if any(one.matches(name) for one in self.exceptions):
+            return False
+        every = map(in_any_case, self.deny)
+        return any(one is None or one.matches(name) for one in every)
+
+
+EVERYTHING = Choice()
+BY_LOCK = "--lock"
+IN_LOCK = f" ({BY_LOCK})"
+"""Ends the sentences about what a lock does not approve."""
+
+
+def is_locked(by: Hider | None) -> bool:
+    """Tell whether the lock hides a tool."""
+    return isinstance(by, Cause) and by.text == BY_LOCK
+
+
+def is_hint(by: Hider | None) -> bool:
+    """Tell whether a hint hides a tool: then no later definition can expose it."""
+    return by in _CAUSES.values()
+
+
+class _Members(list[tuple[str, object]]):
+    """The members of an object, also those with the same key."""
+
+    def the(self, key: str) -> object:
+        """Return the value of a key; None if some reader may find another value for it."""
+        alike = [member for member in self if _plain(member[0]) == key.lower()]
+        return alike[0][1] if len(alike) == 1 and alike[0][0] == key else None
+
+    def claim(self, key: str) -> bool | None:
+        value = self.the(key)
+        return value if isinstance(value, bool) else None
+
+
+def _plain(key: str) -> str:
+    return fold(key).replace("_", "").replace("-", "")
+
+
+def claims_in(definition: bytes) -> Claims:
+    """Read what a definition claims. Anything that two readers could read differently is unclear.
+
+    >>> claims_in(b'{"annotations":{"readOnlyHint":true,"read_only_hint":false}}').read_only
+    >>> claims_in(b'{"annotations":{"destructiveHint":true,"openWorldHint":true}}').marks
+    'destructive, open-world'
+    """
+    if b"nnotations" not in definition and b"\\u" not in definition:
+        return _UNCLEAR
+    return _read(definition) if len(definition) <= _SHORT else _read.__wrapped__(definition)
+
+
+_SHORT = 4096  # bytes
+
+
+@lru_cache(1024)  # where new tools are judged, each list has the same ones
+def _read(definition: bytes) -> Claims:
+    try:
+        tool = json.loads(definition, object_pairs_hook=_Members, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return _UNCLEAR
+    said = tool.the("annotations") if isinstance(tool, _Members) else None
+    if not isinstance(said, _Members):
+        return _UNCLEAR
+    return Claims(
+        read_only=said.claim("readOnlyHint"),
+        destructive=said.claim("destructiveHint"),
+        idempotent=said.claim("idempotentHint"),
+        open_world=said.claim("openWorldHint"),
+    )
+
+
+NOTHING = "(?!)"
+"""Matches no name: to deny nothing on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """The patterns after some tools were hidden or exposed one by one."""
+
+    kept: list[Pattern]
+    """The deny patterns that stay as they were typed."""
+    more: list[str]
+    """New deny patterns."""
+    exceptions: list[str]
+
+    @property
+    def deny(self) -> list[str]:
+        """All deny patterns; if none is left, one that hides nothing: an empty list is an error."""
+        return [*(pattern.regex for pattern in self.kept), *self.more] or [NOTHING]
+
+
+def switched(
+    choice: Choice,
+    names: Sequence[str],
+    hide: Collection[str],
+    show: Collection[str],
+    hinted: Collection[str] = (),
+) -> Switched:
+    """Return patterns that also hide and expose these tools, and change no other of ``names``.
+
+    No deny pattern is rewritten, because it may be meant for tools that come later: each tool to
+    expose becomes an exception. (A pattern for exactly this tool is left out.) ``hinted`` are those
+    that hints hide, unless there is an exception.
+    """
+    exceptions, one_of_show = choice.exceptions, {exactly([name]) for name in show}
+    kept = [one for one in choice.deny if one.text != NOTHING and one.regex not in one_of_show]
+    spared: dict[str, None] = {}
+    for exception in exceptions:
+        matched = [name for name in names if exception.matches(name)]
+        if any(name in hide for name in matched):  # it must not spare that one any more
+            spared |= dict.fromkeys(exactly([name]) for name in matched if name not in hide)
+        else:
+            spared[exception.regex] = None
+    hit = {name for name in names if name in hinted or any(one.matches(name) for one in kept)}
+    more = [name for name in names if name in hide and name not in hit]
+    spared |= dict.fromkeys(
+        exactly([name])
+        for name in names
+        if name in show and name in hit and not any(one.matches(name) for one in exceptions)
+    )
+    return Switched(kept, [deny_for(more, names)] if more else [], list(spared))

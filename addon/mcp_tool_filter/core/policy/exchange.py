@@ -1,0 +1,186 @@
+"""What decisions and observers know besides the message: the client, the exchange, the situation.
+
+And the interface of a link of the chain, which decides in a situation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import count
+from typing import TYPE_CHECKING, Protocol
+
+from mcp_tool_filter.core.messages.limits import Limits
+from mcp_tool_filter.core.messages.messages import Request, Single
+from mcp_tool_filter.core.messages.tools import ToolCall
+from mcp_tool_filter.core.policy.config import ListFrom
+from mcp_tool_filter.core.policy.effects import Decision
+from mcp_tool_filter.core.policy.snapshot import Snapshot
+from mcp_tool_filter.core.policy.tool_filter import Envelope
+from mcp_tool_filter.core.policy.verdict import Verdict
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.rooms.things.things import Things
+
+
+class Direction(StrEnum):
+    FROM_CLIENT = "client"
+    FROM_UPSTREAM = "upstream"
+
+    @property
+    def opposite(self) -> Direction:
+        """The way that an answer takes."""
+        return Direction.FROM_CLIENT if self is Direction.FROM_UPSTREAM else Direction.FROM_UPSTREAM
+
+
+class Via(StrEnum):
+    """How a client's messages travel."""
+
+    HTTP = "http"
+    LEGACY_SSE = "legacy-sse"
+    WEBSOCKET = "websocket"
+    STDIO = "stdio"
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class Session:
+    """A client's session with the upstream, opened through us."""
+
+    id: str | None = None
+    """None where the transport has no session ids."""
+    revision: str | None = None
+    """As negotiated by initialize."""
+    started: float = 0.0
+    is_like_the_fetch: bool = True
+    """True while no request in it identifies its client more than our own fetch identifies us."""
+    capabilities: str | None = None
+    """The capabilities that its client has declared, in canonical spelling."""
+    declares_changes: bool = False
+    """True if the upstream has declared that it announces list changes to this client."""
+    is_on_its_own: bool = False
+    """True if the upstream has said that this session's list differs from that of others."""
+    serial: int = field(default_factory=count().__next__)
+    """Distinguishes sessions, even those without an id."""
+    notes: dict[str, object] = field(default_factory=dict)
+    """What links of the chain remember about it."""
+
+    @property
+    def who(self) -> str:
+        """The asker's identity, if the upstream may list other tools to this session; else
+        empty."""
+        is_alone = self.is_on_its_own or not self.is_like_the_fetch
+        return f"session {self.serial}" if is_alone else ""
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """What we know about a client."""
+
+    via: Via = Via.HTTP
+    session: Session | None = None
+    said_revision: str | None = None
+    """The revision in the request's head, used if there is no session."""
+    credential: str = ""
+    """A keyed hash of its credentials; empty if it has none."""
+    identity: bytes = field(default=b"", repr=False)
+    """Its credentials as it sent them, if a link wants to know who asks."""
+    asker: Callable[[], bytes] = field(default=bytes, repr=False)
+    """Returns all that an answer may depend on besides the message."""
+    address: str = ""
+    """The address it connects from, if a link wants to know it."""
+    claimed_session: str | None = None
+    """The session id that it sends, even if we do not know that session."""
+    upstream_has_sessions: bool = True
+    """True if the upstream issues session ids, so that it recognises a false one."""
+
+    @property
+    def who(self) -> str:
+        """The asker's identity by its credentials; empty for all clients without credentials."""
+        return self.credential if self.session is None else self.session.who
+
+    @property
+    def revision(self) -> str | None:
+        return self.said_revision if self.session is None else self.session.revision
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """A request and what we know about it until its response arrives; or a notification."""
+
+    method: str
+    """The method, cut if it is longer than any that matters to us."""
+    id: str | None = None
+    """The id as it was written; None for a notification."""
+    tool: str | None = None
+    """The name of the called tool, for a tools/call."""
+    asked_at: float = 0.0
+    size: int = 0
+    """Bytes of the request; for a member of a batch, the bytes of that member."""
+    request: Request | None = None
+    """Kept only if a link of the chain wants to see it with the response."""
+    cursor: str | None = None
+    """The cursor that it sends."""
+    is_unusual: bool = False
+    """True if it asks for a list with params that MCP does not define."""
+    reads_card: bool = False
+    """True if it asks for a resource that may be the server's card."""
+    capabilities: str | None = None
+    """The capabilities that it declares, in canonical spelling, and the variant that it wants."""
+    is_on_trust: bool = False
+    """True if it calls a tool of which we do not know whether it exists."""
+    subscription: str | None = None
+    """The upstream's id of this request, if it has agreed to answer it with each list change."""
+    key: str = ""
+    """The value of its id, set while it waits for its response."""
+    is_only_shadowed: bool = False
+    """True if it was forwarded although the policy would have answered it: only ``shadow`` is
+    on."""
+    is_cancelled: bool = False
+    """True if the client has cancelled it meanwhile; or for a notification that does so."""
+    notes: dict[str, object] | None = None
+    """What a link or an observer wants to find again when the response arrives."""
+
+
+_LIMITS = Limits()
+
+
+class Link(Protocol):
+    """One step of the chain after the tool filter: decides on one message, never on a batch.
+
+    It returns a verdict, or a generator that yields effects and returns one. ``Forward`` passes the
+    message to the next link, ``Rewrite`` a changed one; ``Reply`` and ``Drop`` end the chain. A
+    reply goes back to the sender of the message.
+    """
+
+    def decide(self, message: Single, situation: Situation) -> Decision[Verdict]: ...
+
+
+@dataclass(slots=True, eq=False)
+class Situation:
+    """The inputs of a decision besides the message."""
+
+    snapshot: Snapshot
+    direction: Direction = Direction.FROM_CLIENT
+    client: Client | None = None
+    exchange: Exchange | None = None
+    """The request or notification itself; for a response, the request that it answers."""
+    links: tuple[Link, ...] = ()
+    limits: Limits = _LIMITS
+    origin: object = None
+    """The host's own object for the message, such as mitmproxy's flow."""
+    things: Things | None = None
+    """The patterns for prompts, resources and skills, if there are any."""
+    list_from: ListFrom = ListFrom.AUTO
+    envelope: Envelope | None = None
+    """The frame of the list in the revision that the client speaks."""
+    may_use_cache: bool = False
+    """True if the client's session is known and it has no credentials of its own."""
+    call: ToolCall | None = None
+    """The message, if it was read as a call before."""
+    is_answered: bool = False
+    """True if the snapshot will answer this request."""
+    is_shadow: bool = False
+    """True if the verdict is only reported: links must not wait, nor have any effect."""
+    audited: list[Verdict] | None = None
+    """The verdicts that links would have given, but must only report."""

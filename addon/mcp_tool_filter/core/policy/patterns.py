@@ -1,0 +1,336 @@
+r"""Deny and allow patterns: JavaScript regexes, checked for validity and safety.
+
+>>> [delete, archived] = [parse_pattern(text) for text in split_patterns("^delete_,_v[1,2]$")]
+>>> delete.matches("delete_file"), archived.matches("report_v2")
+(True, True)
+>>> parse_pattern("(a+)+")
+Traceback (most recent call last):
+mcp_tool_filter.core.errors.UnsafePattern: Error: Unsafe regex pattern detected: "(a+)+"
+Pattern could cause catastrophic backtracking
+
+A pattern means what ``new RegExp(text).test(name)`` means in an ES2024 engine (Node 20): it may
+match anywhere, is case-sensitive, and sees UTF-16 code units. We refuse patterns on which
+JavaScript's backtracking could blow up, although ours does not: the same pattern is probably used
+elsewhere, and a pattern that nobody understands protects nothing.
+
+A pattern for exactly these tools, and no others:
+
+>>> print(deny_for(["delete_file", "delete_user"], ["delete_file", "delete_user", "read_file"]))
+^delete_
+>>> print(deny_for(["rm"], ["rm", "rmdir"]))
+^rm$
+>>> print(deny_for(["a.b", "c"], ["a.b", "aXb", "c", "cd"]))
+^(?:a\.b|c)$
+>>> print(deny_for(["delete_file", "drop_it"], ["delete_file", "drop_it", "delete_none"]))
+^(?:delete_file|drop_it)$
+
+Authors get hints about what they probably meant. A glob becomes a regex that must fit the whole
+name:
+
+>>> hint("delete_*")
+'_* matches any number of _, even none; if you mean a glob: ^delete_'
+>>> render_glob("write_*"), render_glob("*.{md,txt}"), render_glob("file_[!a-c]?")
+('^write_', '\\.(?:md|txt)$', '^file_[^a-c][^]$')
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import takewhile
+
+from jsregex.cost import LONGEST_NAME, TooCostly
+from jsregex.matcher import Matcher
+from jsregex.safety import is_safe
+from jsregex.syntax import NotJavaScript, Regex, parse_regex
+from mcp_tool_filter.core.errors import (
+    BlankPattern,
+    InvalidGlob,
+    InvalidPattern,
+    NotUtf8,
+    UnsafePattern,
+)
+
+DENY_GLOB = "deny_glob"
+EXCEPT = "except"
+OF_THINGS = ("deny_prompts", "deny_resources", "deny_skills")
+"""The options for other things than tools."""
+ALLOW_ALL = ("allow", "^")
+"""The option and the pattern that allow every tool on purpose."""
+MAX_NAME = LONGEST_NAME  # UTF-16 code units; a tool with a longer name is never exposed
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A checked pattern."""
+
+    text: str
+    """The pattern as it was typed."""
+    option: str
+    ignore_case: bool
+    _matcher: Matcher = field(repr=False, compare=False)
+
+    def matches(self, name: str) -> bool:
+        """Tell whether the pattern matches the name. Always fast, even for long names.
+
+        A name of up to MAX_NAME units is always judged exactly. For a longer name we may give up:
+        then a deny pattern counts as matching, and an allow pattern or an exception as not
+        matching.
+        """
+        try:
+            return self._matcher.search(name)
+        except TooCostly:
+            return self.option not in ("allow", EXCEPT)
+
+    @property
+    def thing(self) -> str:
+        """What it hides: tools, or other things."""
+        return self.option[len("deny_") : -1] if self.option in OF_THINGS else "tool"
+
+    @property
+    def says(self) -> str:
+        """Why a tool is hidden that this pattern denies."""
+        return f"denied by {self.text}"
+
+    @property
+    def regex(self) -> str:
+        """The pattern as a JavaScript regex, also where a glob was typed."""
+        return render_glob(self.text) if self.option == DENY_GLOB else self.text
+
+    @property
+    def hint(self) -> str | None:
+        """What the user may have meant instead, if the pattern is odd."""
+        return None if self.option == DENY_GLOB else hint(self.text)
+
+
+def parse_pattern(text: str, *, option: str = "deny", ignore_case: bool = False) -> Pattern:
+    """Check a pattern. Raises InvalidPattern or UnsafePattern."""
+    try:
+        regex = parse_regex(text, ignore_case=ignore_case)
+    except NotJavaScript as error:
+        raise InvalidPattern(text, option=option, hint=hint(text)) from error
+    if (matcher := _usable(regex)) is None:
+        raise UnsafePattern(text, hint=hint(text))
+    return Pattern(text, option, ignore_case, matcher)
+
+
+def parse_glob(glob: str, *, ignore_case: bool = False) -> Pattern:
+    """Check a glob, which must fit the whole name. Raises InvalidGlob or UnsafePattern."""
+    try:
+        regex = parse_regex(render_glob(glob), ignore_case=ignore_case)
+    except NotJavaScript as error:
+        raise InvalidGlob(glob, why=str(error).capitalize()) from error
+    if (matcher := _usable(regex)) is None:
+        raise UnsafePattern(glob)
+    return Pattern(glob, DENY_GLOB, ignore_case, matcher)
+
+
+@lru_cache(maxsize=100)
+def in_any_case(pattern: Pattern) -> Pattern | None:
+    """Return a pattern that also matches names in other case; None if that could take long."""
+    try:
+        return parse_pattern(pattern.regex, option=pattern.option, ignore_case=True)
+    except UnsafePattern:
+        return None
+
+
+def _usable(regex: Regex) -> Matcher | None:
+    """Return the matcher, or None if matching could take long."""
+    matcher = Matcher(regex)
+    return matcher if is_safe(regex.root) and matcher.is_affordable() else None
+
+
+# An escaped character, braces or a class with their content, or any single character.
+_PIECE = re.compile(r"\\.|\{[^{}]*\}|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)
+
+
+def refuse_other_than_utf8(text: str, option: str) -> None:
+    """Raise NotUtf8 for bytes of a command line that Python could not decode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise NotUtf8(text, option=option) from None
+
+
+def split_patterns(value: str, *, option: str = "deny") -> list[str]:
+    r"""Split a value at its commas, but not within {}, [] or (), nor after a backslash.
+
+    White space stays as typed: ``"a, b"`` is the two patterns ``"a"`` and ``" b"``. Raises
+    InvalidPattern for an empty part, and BlankPattern for one of only white space.
+
+    >>> split_patterns(r"^a{1,2}$,[,],(?:b,c),d\,e")
+    ['^a{1,2}$', '[,]', '(?:b,c)', 'd\\,e']
+    """
+    refuse_other_than_utf8(value, option)
+    parts = [""]
+    depth = 0
+    for found in _PIECE.finditer(value):
+        piece = found.group()
+        if piece == "," and not depth:
+            parts.append("")
+            continue
+        depth = max(0, depth + (piece == "(") - (piece == ")"))
+        parts[-1] += piece
+    for part in parts:
+        if not part.strip():
+            raise BlankPattern(part, option=option)
+    return parts
+
+
+_SPECIAL = re.compile(r"[\^$\\.*+?()\[\]{}|/,]")
+_WORD_END = re.compile(r"[_\-./:]|[a-z0-9](?=[A-Z])")
+
+
+def deny_for(hidden: Sequence[str], names: Collection[str]) -> str:
+    """Return the shortest pattern we find that matches the hidden names and no other of ``names``.
+
+    A prefix that only hidden names share may replace them; it also hides later tools with that
+    prefix.
+    """
+    exact = exactly(hidden)
+    kept = set(names) - set(hidden)
+    parts = dict.fromkeys(_beginning(name, hidden, kept) or f"{_escaped(name)}$" for name in hidden)
+    shorter = f"^{next(iter(parts))}" if len(parts) == 1 else f"^(?:{'|'.join(parts)})"
+    return shorter if len(shorter) < len(exact) and _is_right(shorter, hidden, names) else exact
+
+
+def _is_right(pattern: str, hidden: Collection[str], names: Collection[str]) -> bool:
+    matches = parse_pattern(pattern).matches
+    return all(matches(name) == (name in hidden) for name in names)
+
+
+def exactly(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"^{_escaped(names[0])}$"
+    same = common_beginning(min(names), max(names))
+    begin = same[: max((one.end() for one in _WORD_END.finditer(same)), default=0)]  # whole words
+    ends = "|".join(_escaped(name[len(begin) :]) for name in names)
+    return f"^{_escaped(begin)}(?:{ends})$"
+
+
+def common_beginning(one: str, other: str) -> str:
+    """Return the longest text with which both begin."""
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return "".join(char for char, _ in same)
+
+
+def _beginning(name: str, hidden: Collection[str], kept: Collection[str]) -> str | None:
+    """Return the first words of a name if several hidden names and no kept name begin with them."""
+    for end in _WORD_END.finditer(name):
+        begin = name[: end.end()]
+        if any(one.startswith(begin) for one in kept):
+            continue
+        return _escaped(begin) if sum(one.startswith(begin) for one in hidden) > 1 else None
+    return None
+
+
+def _escaped(text: str) -> str:
+    plain = _SPECIAL.sub(r"\\\g<0>", text)
+    return "".join(
+        letter if letter.isprintable() and letter != " " else _as_unicode(letter)
+        for letter in plain
+    )
+
+
+def _as_unicode(letter: str) -> str:
+    r"""Return a letter as JSON and JavaScript can write it, such as \u200b."""
+    units = letter.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+_GLOB = re.compile(r"[\w./:*-]*\*[\w./:*-]*")
+_LITERAL = re.compile(r"/(.+)/([dgimsuyv]*)", re.DOTALL)
+
+
+def hint(text: str, *, in_rules: bool = False) -> str | None:
+    """Return a sentence for people, or None. Flags do not apply to patterns in rules."""
+    if _GLOB.fullmatch(text) and ".*" not in text:
+        return _hint_for_glob(text, "" if in_rules else "use --deny-glob, or ")
+    no_case = "write ignore_case: true beside the pattern" if in_rules else "use --ignore-case"
+    if text.startswith("(?i)"):
+        return f"JavaScript has no (?i); {no_case} and: {text.removeprefix('(?i)')}"
+    if literal := _LITERAL.fullmatch(text):
+        flag = f" and {no_case}" if "i" in literal[2] else ""
+        return f"Slashes are part of the pattern; leave them out{flag}: {literal[1]}"
+    return _hint_for_ends(text)
+
+
+def _hint_for_glob(text: str, flag: str) -> str:
+    parts = [re.sub(r"\.", r"\\.", part) for part in text.split("*")]
+    regex = ".*".join(["^" + parts[0] if parts[0] else "", *parts[1:-1], parts[-1]])
+    regex = regex + "$" if parts[-1] else regex
+    regex = regex.removeprefix(".*").removesuffix(".*") or ".*"
+    if not _is_regex(text):
+        return f"That is a glob; {flag}as a regex: {regex}"
+    before = text[text.index("*") - 1]
+    return f"{before}* matches any number of {before}, even none; if you mean a glob: {regex}"
+
+
+def _hint_for_ends(text: str) -> str | None:
+    """Suggest to drop ``.*`` at the ends: it adds nothing, because a pattern may match anywhere."""
+    inner = text.removeprefix("^").removeprefix(".*").removesuffix("$").removesuffix(".*")
+    if inner in {text, ""} or not _is_regex(text) or not _is_regex(inner):
+        return None
+    if is_safe(parse_regex(text).root) or not is_safe(parse_regex(inner).root):
+        return None
+    return f"A pattern is searched for anywhere in a name; leave out .* at its ends: {inner}"
+
+
+def _is_regex(text: str) -> bool:
+    try:
+        parse_regex(text)
+    except NotJavaScript:
+        return False
+    return True
+
+
+# A class, an escaped character, or any one character.
+_GLOB_PIECE = re.compile(r"\[[!^]?+(?:\][^\]]*|[^\]]+)\]|\\.|.", re.DOTALL)
+
+
+def render_glob(glob: str) -> str:
+    """Return the equivalent regex. Raises NotJavaScript for braces that do not match."""
+    parts: list[str] = []
+    depth = 0
+    for piece in _GLOB_PIECE.findall(glob):
+        if piece == "{":
+            depth += 1
+            parts.append("(?:")
+        elif piece == "}" and depth:
+            depth -= 1
+            parts.append(")")
+        elif piece == "," and depth:
+            parts.append("|")
+        else:
+            parts.append(_render_piece(piece))
+    if depth:
+        raise NotJavaScript("a brace of the glob is not closed")
+    return _without_ends("".join(["^", *parts, "$"]))
+
+
+def _render_piece(piece: str) -> str:
+    if piece == "*":
+        return "[^]*"
+    if piece == "?":
+        return "[^]"
+    if len(piece) > 2:  # a class
+        negated = piece[1] in "!^"
+        inside = (
+            piece[1 + negated : -1].replace("\\", "\\\\").replace("]", "\\]").replace("^", "\\^")
+        )
+        return f"[{'^' if negated else ''}{inside}]"
+    char = piece[-1]
+    return char if char.isalnum() or char in "_-" or not char.isascii() else f"\\{char}"
+
+
+def _without_ends(regex: str) -> str:
+    """Return ``a`` for ``^[^]*a[^]*$``, which means the same: a regex may match anywhere."""
+    while regex.startswith("^[^]*"):
+        regex = regex.removeprefix("^[^]*")
+        regex = f"^{regex}" if regex.startswith("[^]*") else regex
+    while regex.endswith("[^]*$"):
+        regex = regex.removesuffix("[^]*$")
+        regex = f"{regex}$" if regex.endswith("[^]*") else regex
+    return regex

@@ -1,0 +1,561 @@
+"""The snapshot: the upstream's tools as fetched at start, allowed and denied, frozen.
+
+A tool that appears later is not exposed; a tool that changes keeps its old definition. Such later
+differences are drift, and get a warning.
+
+While the complete list is unknown, the patterns judge (``UnlistedTools``). A client may call a tool
+before it has seen a list, and may read a long list page by page. Until the last page has passed, we
+refuse names that the patterns deny, and those that a hint could hide unless we have seen their
+definitions; we forward all others. We pin each definition when we first see it. Then the list is
+complete and becomes an ordinary snapshot.
+
+>>> from mcp_tool_filter.core.policy.patterns import parse_pattern
+>>> tools = UnlistedTools(Choice(deny=(parse_pattern("^rm"),)))
+>>> [tools.snapshot.standing(name).value for name in ("read_file", "rm_rf")]
+['allowed', 'denied']
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import batched
+from types import MappingProxyType
+from typing import NamedTuple
+
+from mcp_tool_filter.core.errors import printable
+from mcp_tool_filter.core.messages.limits import MEBIBYTE
+from mcp_tool_filter.core.messages.tools import Definition, Listing, shows_other_tool
+from mcp_tool_filter.core.policy.choice import (
+    EVERYTHING,
+    IN_LOCK,
+    NOT_ALLOWED,
+    UNDECIDED,
+    Cause,
+    Choice,
+    Hider,
+    is_locked,
+)
+from mcp_tool_filter.core.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
+from mcp_tool_filter.core.policy.patterns import ALLOW_ALL, MAX_NAME, Pattern
+
+
+class Definitions(Mapping[str, bytes]):
+    """Definitions by name, kept as one JSON array, because there may be ten thousand.
+
+    >>> known = Definitions([("a", b'{"name":"a"}'), ("b", b"{}")])
+    >>> known.tools, known["b"]
+    (b'[{"name":"a"},{}]', b'{}')
+    """
+
+    __slots__ = ("_numbers", "_starts", "_written", "names")
+    names: Container[str]
+    """The same names. (Each call checks its tool against them.)"""
+
+    def __init__(self, definitions: Iterable[tuple[str, bytes]] = ()) -> None:
+        self._written: bytearray | bytes = bytearray(b"[")
+        self._starts = array("Q", [1])
+        self._numbers: dict[str, int] = {}
+        self.names = self._numbers
+        for name, raw in definitions:
+            self.add(name, raw)
+
+    def add(self, name: str, raw: bytes) -> None:
+        """Add the next one. (None can be added once ``tools`` has been asked for.)"""
+        assert isinstance(self._written, bytearray)
+        self._numbers[name] = len(self._numbers)
+        self._written += raw
+        self._written += b","
+        self._starts.append(len(self._written))
+
+    @property
+    def tools(self) -> bytes:
+        """All definitions as one JSON array."""
+        if isinstance(self._written, bytearray):
+            self._written[-1:] = b"]" if self._numbers else b"[]"
+            self._written = bytes(self._written)
+        return self._written
+
+    def __getitem__(self, name: str) -> bytes:
+        number = self._numbers[name]
+        return bytes(self._written[self._starts[number] : self._starts[number + 1] - 1])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._numbers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+
+class Standing(Enum):
+    """What a tool's name is to a client."""
+
+    ALLOWED = "allowed"
+    DENIED = "denied"
+    UNKNOWN = "unknown"
+
+
+class HiddenNames(Collection[str]):
+    """All names that the choice hides: an infinite collection, which cannot be iterated.
+
+    If only the definition can judge a name, ``known`` says what hides its tool. It remembers the
+    last name, because a call's name is asked for several times: by the decision and by those who
+    report it.
+    """
+
+    def __init__(self, choice: Choice, known: Mapping[str, Hider | None]) -> None:
+        self._choice = choice
+        self._known = known
+        self._last: tuple[str | None, Hider | None] = (None, None)
+        self._length = 0 if choice.hides_nothing else 1  # each answer asks
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.hiding(name) not in (None, UNDECIDED)
+
+    def hiding(self, name: str) -> Hider | None:
+        """Return what hides a name, or None."""
+        if len(name) > MAX_NAME:  # such a tool is never exposed, so no pattern has to read the name
+            return None
+        last = self._last  # read once: others may ask meanwhile
+        if last[0] != name:
+            last = self._last = (name, self._choice.hiding(name))
+        return self._known.get(name, UNDECIDED) if last[1] is UNDECIDED else last[1]
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[str]:
+        yield ""  # for searches in text that is not JSON, which could contain any name
+
+
+class Thing(NamedTuple):
+    """A prompt, a resource or a skill that the upstream lists."""
+
+    kind: str
+    name: str
+    """In a form that is safe to show."""
+    pattern: str = ""
+    """The pattern that hides it."""
+
+
+_MOST_NEWS = 12  # changes that we list
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    allowed: Definitions
+    """The allowed tools in the upstream's order."""
+    denied: Mapping[str, Hider]
+    """The denied tools, and what hides each."""
+    denied_bytes: int = 0
+    """The bytes of the denied tools' definitions."""
+    unmatched: tuple[Pattern, ...] = ()
+    """Patterns that match no tool, perhaps because of a typing error."""
+    too_wide: tuple[Pattern, ...] = ()
+    """Patterns that match every one of several tools."""
+    faults: tuple[str, ...] = ()
+    """The problems of tools that cannot be exposed."""
+    choice: Choice = EVERYTHING
+    """The choice that it was made with."""
+    things: tuple[Thing, ...] = ()
+    """What else the upstream lists, if patterns judge that and we have asked for it."""
+    by_name: HiddenNames | None = None
+    """If the list is not known completely: also denies names that are not in it."""
+    is_open: bool = False
+    """True if all names that the choice does not hide are allowed, too."""
+    hidden_names: Collection[str] = field(init=False)
+    """The names of hidden tools, as far as we know them. (No property: each message asks.)"""
+    never_shown: Collection[str] = field(init=False)
+    """The names whose definition no message may show, also those of tools that were never listed,
+    or are gone."""
+
+    def __post_init__(self) -> None:
+        hidden = self.denied if self.by_name is None else self.by_name
+        object.__setattr__(self, "hidden_names", hidden)
+        never = hidden
+        if self.by_name is None and not self.choice.hides_nothing:
+            never = _names_hidden_by(self)
+        object.__setattr__(self, "never_shown", never)
+
+    def standing(self, name: str) -> Standing:
+        """Tell whether a client may call the tool of this name."""
+        if name in self.allowed.names:
+            return Standing.ALLOWED
+        if name in self.hidden_names:
+            return Standing.DENIED
+        is_allowed = self.is_open and not (_is_too_long(name) or self.is_undecided(name))
+        return Standing.ALLOWED if is_allowed else Standing.UNKNOWN
+
+    def hiding(self, name: str) -> Hider | None:
+        """Return what hides the tool of this name; None if nothing does."""
+        by = self.by_name.hiding(name) if self.by_name else self.denied.get(name)
+        return by if self.is_open or by is not UNDECIDED else None
+
+    def is_undecided(self, name: str) -> bool:
+        """Tell whether only the tool's definition, which we do not know, can judge it."""
+        if self.by_name is None or not self.choice.needs_definitions:
+            return False
+        return self.by_name.hiding(name) is UNDECIDED
+
+    @property
+    def hinted(self) -> set[str]:
+        """The tools that hints hide, or could hide if no pattern decided."""
+        hints = replace(self.choice, deny=(), allow=(), exceptions=(), lock=None)
+        if not hints.hints:
+            return set()
+        shown = {name for name, raw in self.allowed.items() if hints.hiding(name, raw)}
+        return shown | {
+            name for name, by in self.denied.items() if by is not NOT_ALLOWED and not is_locked(by)
+        }
+
+    @property
+    def locked(self) -> dict[str, Hider]:
+        """The tools that only the lock hides, and why."""
+        return {name: by for name, by in self.denied.items() if is_locked(by)}
+
+    def changes_since(self, old: Snapshot) -> str:
+        """Return what is different from an older snapshot, in one line."""
+        before, after = ({*one.allowed, *one.denied} for one in (old, self))
+        news = [f"new tool {shown(name)}" for name in sorted(after - before)]
+        news += [f"tool {shown(name)} is gone" for name in sorted(before - after)]
+        news += [
+            f"tool {shown(name)} has changed"
+            for name, raw in old.allowed.items()
+            if self.allowed.get(name, raw) != raw
+        ]
+        more = len(news) - _MOST_NEWS
+        said = ", ".join(news[:_MOST_NEWS]) or "its tools are the same"
+        return f"{said} and {more} more" if more > 0 else said
+
+
+def take_snapshot(listings: Iterable[Listing], choice: Choice = EVERYTHING) -> Snapshot:
+    """Apply the choice to all pages of the upstream's list."""
+    return at_once(snapshot_in_steps(listings, choice))
+
+
+def snapshot_in_steps(listings: Iterable[Listing | None], choice: Choice) -> Deciding[Snapshot]:
+    """Do the same for a list that may be long: other clients are served meanwhile.
+
+    None among the pages is only a pause.
+    """
+    sorting, allowed = _Sorting(choice), Definitions()
+    for listing in listings:
+        for some in few_of(listing.definitions if listing else ()):
+            for one in some:
+                name = one.name or ""
+                if name in allowed.names and sorting.deny_changed(one):
+                    continue
+                if name in allowed.names and not one.problem:
+                    sorting.faults.append(listed_twice(name))
+                elif sorting.judge(one) is Standing.ALLOWED:
+                    allowed.add(name, one.raw)
+            yield LET_OTHERS_GO_ON
+    if not sorting.denied.keys().isdisjoint(allowed):
+        allowed = Definitions(
+            (name, raw) for name, raw in allowed.items() if name not in sorting.denied
+        )
+    carrying: set[str] = set()
+    for names in batched(allowed, _FEW):
+        raws = [(name, allowed[name].decode()) for name in names]
+        carrying.update(name for name, raw in raws if shows_other_tool(raw, sorting.denied))
+        yield LET_OTHERS_GO_ON
+    if carrying:
+        sorting.faults += map(_carrying, filter(carrying.__contains__, allowed))
+        allowed = Definitions((name, raw) for name, raw in allowed.items() if name not in carrying)
+    return sorting.snapshot(allowed)
+
+
+_FEW = 200  # tools that are judged without a pause
+_LITTLE = 32 * 1024  # bytes of their definitions
+
+
+def few_of(definitions: Iterable[Definition]) -> Iterator[list[Definition]]:
+    """Yield a few definitions at a time: judging them takes a few milliseconds."""
+    some: list[Definition] = []
+    size = 0
+    for one in definitions:
+        some.append(one)
+        size += len(one.raw)
+        if len(some) == _FEW or size > _LITTLE:
+            yield some
+            some, size = [], 0
+    yield some
+
+
+@dataclass(slots=True)
+class _Sorting:
+    """Sorts tools into exposed and other ones, and notes why those are not exposed."""
+
+    choice: Choice
+    hidden: HiddenNames | None = None
+    """Names that no definition may show; if None, whoever sorts looks for denied ones itself."""
+    denied: dict[str, Hider] = field(default_factory=dict)
+    denied_bytes: int = 0
+    matched: Counter[Pattern] = field(default_factory=Counter)
+    judged: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    def judge(self, definition: Definition) -> Standing:
+        """Tell whether a tool is exposed, denied, or cannot be exposed (unknown)."""
+        name = definition.name
+        if definition.problem or name is None:
+            self.faults.append(f"{definition.problem}: not exposed")
+            return Standing.UNKNOWN
+        if _is_too_long(name):
+            self.faults.append(_too_long(name))
+            return Standing.UNKNOWN
+        if name in self.denied:  # listed twice: the first definition counts
+            self.denied_bytes += len(definition.raw)
+            return Standing.DENIED
+        hits = self.choice.hits(name)
+        self.matched.update(hits)
+        self.judged += 1
+        if (by := self.choice.hiding(name, definition.raw, hits=hits)) is not None:
+            self._deny(name, by, definition)
+            return Standing.DENIED
+        if self.hidden is not None and shows_other_tool(definition.raw.decode(), self.hidden):
+            self.faults.append(_carrying(name))
+            return Standing.UNKNOWN
+        return Standing.ALLOWED
+
+    def deny_changed(self, definition: Definition) -> bool:
+        """Deny a tool, also one that was allowed, if the lock does not approve this definition."""
+        name, choice = definition.name, self.choice
+        if choice.lock is None or name is None:
+            return False
+        hits = choice.hits(name)
+        by = choice.hiding(name, b"" if definition.problem else definition.raw, hits=hits)
+        if is_locked(by) and by is not None and name not in self.denied:
+            self.matched.update(hits)
+            self.judged += 1
+            self._deny(name, by, definition)
+        return is_locked(by)
+
+    def _deny(self, name: str, by: Hider, definition: Definition) -> None:
+        self.denied[name] = by
+        self.denied_bytes += len(definition.raw)
+        if is_locked(by):
+            self.faults.append(not_in_lock(name, by))
+
+    def snapshot(self, allowed: Definitions) -> Snapshot:
+        """Return the snapshot in which these tools are exposed."""
+        patterns = self.choice.patterns
+        return Snapshot(
+            allowed=allowed,
+            denied=MappingProxyType(dict(self.denied)),
+            denied_bytes=self.denied_bytes,
+            unmatched=tuple(one for one in patterns if one not in self.matched),
+            too_wide=tuple(
+                one
+                for one in patterns
+                if self.matched[one] == self.judged > 1 and (one.option, one.text) != ALLOW_ALL
+            ),
+            faults=tuple(self.faults),
+            choice=self.choice,
+        )
+
+
+def by_name(snapshot: Snapshot) -> Snapshot:
+    """Return a snapshot of the same list that also denies names which are not in it."""
+    return replace(snapshot, by_name=_names_hidden_by(snapshot))
+
+
+def _names_hidden_by(snapshot: Snapshot) -> HiddenNames:
+    known: dict[str, Hider | None] = {}
+    if snapshot.choice.needs_definitions:
+        known = {**snapshot.denied, **dict.fromkeys(snapshot.allowed)}
+    return HiddenNames(snapshot.choice, known)
+
+
+def drift_of(
+    definition: Definition, snapshot: Snapshot, faults: Collection[str] = ()
+) -> str | None:
+    """Return how a tool differs from the snapshot, or None; ``faults`` is the set of its faults."""
+    name = definition.name
+    if definition.problem or name is None:
+        return f"the upstream sent {definition.problem}: not exposed"
+    if _is_too_long(name):
+        return _too_long(name)
+    if (known := snapshot.allowed.get(name)) is not None:
+        if means_the_same(known, definition.raw):
+            return None
+        change = f"the upstream changed the tool {shown(name)}"
+        return f"{change}: still serving the version seen at start-up"
+    if (by := snapshot.hiding(name)) in (None, UNDECIDED):
+        by = snapshot.choice.hiding(name, definition.raw)
+    if by is not None:
+        return not_in_lock(name, by) if is_locked(by) else None
+    if (carrying := _carrying(name)) in faults:
+        return carrying
+    return (
+        f"the upstream has a new tool {shown(name)}: hidden until you restart the filter; "
+        "with --new-tools judge, the patterns decide about new tools"
+    )
+
+
+def shown(name: str) -> str:
+    """Return a tool name in a form that is safe to show.
+
+    >>> shown("delete_file"), shown("a\\n\\x1b[31m"), len(shown("x" * 1000))
+    ('delete_file', 'a\\\\n\\\\x1b[31m', 129)
+    """
+    if len(name) <= 128 and name.isprintable():
+        return name  # nearly all names
+    return printable(name if len(name) <= 128 else name[:128] + "…")
+
+
+def _is_too_long(name: str) -> bool:
+    if len(name) <= MAX_NAME // 2:
+        return False
+    return len(name.encode("utf-16-le", "surrogatepass")) // 2 > MAX_NAME
+
+
+def _too_long(name: str) -> str:
+    return (
+        f"the tool name {shown(name)} is longer than {MAX_NAME} characters: not exposed; "
+        "to get the tool, give it a shorter name in the upstream"
+    )
+
+
+def _carrying(name: str) -> str:
+    return f"the tool {shown(name)} has the definition of another tool: not exposed"
+
+
+def not_in_lock(name: str, by: Hider | None) -> str:
+    """Say why the lock does not let a tool pass."""
+    says = by.says if isinstance(by, Cause) else ""
+    verb = "has" if says.startswith("changed") else "is"
+    return f"the tool {shown(name)} {verb} {says}{IN_LOCK}"
+
+
+def is_about_lock(sentence: str) -> bool:
+    """Tell whether this is such a sentence: it holds for all kinds of asker."""
+    return sentence.endswith(IN_LOCK)
+
+
+def listed_twice(name: str) -> str:
+    return (
+        f"the upstream lists {shown(name)} twice: the first definition counts; "
+        "to get both, give each its own name in the upstream"
+    )
+
+
+def means_the_same(one: bytes, other: bytes) -> bool:
+    """Tell whether two definitions say the same, however they are written."""
+    return one == other or bool(json.loads(one, parse_int=str) == json.loads(other, parse_int=str))
+
+
+_LONGEST_LIST = 80 * MEBIBYTE  # bytes; longer lists are not pinned, only judged by pattern
+
+
+class UnlistedTools:
+    """Learns the upstream's list from the pages that pass. Each tool is judged once."""
+
+    def __init__(self, choice: Choice) -> None:
+        self._known: dict[str, Hider | None] = {}
+        self._hidden = HiddenNames(choice, self._known)
+        self._sorting = _Sorting(choice, self._hidden)
+        self.pinned: dict[str, Definition] = {}
+        self._faulty: list[Definition] = []
+        self._next: str | None = None  # the cursor of the next page of the list
+        self.size = 0
+        """Bytes of the definitions so far."""
+        self.snapshot = Snapshot(
+            allowed=Definitions(), denied={}, choice=choice, by_name=self._hidden, is_open=True
+        )
+        """Judges calls, and everything else that names a tool, by name, or as its pinned definition
+        was judged."""
+
+    @property
+    def definitions(self) -> tuple[Definition, ...]:
+        """All definitions seen so far, in the upstream's order."""
+        return (*self.pinned.values(), *self._faulty)
+
+    def under(self, choice: Choice) -> UnlistedTools:
+        """Return the same definitions, judged by another choice."""
+        new = UnlistedTools(choice)
+        if definitions := self.definitions:
+            at_once(new.judge_page(Listing(definitions, None, None, "", "")))
+        new._next = self._next
+        return new
+
+    def judge_page(self, page: Listing, *, pins: bool = True) -> Deciding[Snapshot]:
+        """Return the snapshot for rewriting a page; pin its new definitions if it ``pins``."""
+        sorting = self._sorting
+        of_page = _Sorting(sorting.choice, self._hidden)
+        allowed = Definitions()
+        if sorting.choice.lock is not None:
+            yield from self._deny_changed(page, pins=pins)
+        if pins and sorting.choice.needs_definitions:
+            yield from self._foresee(page)
+        for some in few_of(page.definitions):
+            for one in some:
+                name = one.name or ""
+                if pins and name not in self.pinned and self.size <= _LONGEST_LIST:
+                    self._pin(one)
+                known = self.pinned.get(name)
+                is_denied = known is not None or sorting.choice.lock is not None
+                if is_denied and name in sorting.denied:
+                    of_page.denied[name] = sorting.denied[name]
+                    of_page.denied_bytes += len((known or one).raw)
+                elif name not in allowed.names and (
+                    known is not None or of_page.judge(one) is Standing.ALLOWED
+                ):
+                    allowed.add(name, (known or one).raw)
+            yield LET_OTHERS_GO_ON
+        return replace(of_page.snapshot(allowed), by_name=self._hidden)
+
+    def _deny_changed(self, page: Listing, *, pins: bool) -> Deciding[None]:
+        """Deny what the lock does not approve, also if it approved another definition before."""
+        for some in few_of(page.definitions):
+            for one in some:
+                if self._sorting.deny_changed(one) and one.name is not None:
+                    self._known[one.name] = self._sorting.denied[one.name]
+                    if one.name in self.pinned or (pins and self.size <= _LONGEST_LIST):
+                        self.pinned[one.name] = one
+                        self.size += len(one.raw)
+            yield LET_OTHERS_GO_ON
+
+    def _foresee(self, page: Listing) -> Deciding[None]:
+        """Note the tools that a page's definitions hide: no other of its tools may carry one."""
+        first = {one.name: one for one in reversed(page.definitions) if not one.problem}
+        for some in few_of(first.values()):
+            for one in some:
+                if one.name is not None and one.name not in self._known:
+                    by = self._sorting.choice.hiding(one.name, one.raw)
+                    self._known |= {one.name: by} if by else {}
+            yield LET_OTHERS_GO_ON
+
+    def _pin(self, definition: Definition) -> None:
+        """Remember the first definition of a tool."""
+        standing, name = self._sorting.judge(definition), definition.name
+        self.size += len(definition.raw)
+        if name is None or standing is Standing.UNKNOWN:
+            self._faulty.append(definition)
+        else:
+            self.pinned[name] = definition
+            if self._sorting.choice.needs_definitions:
+                self._known[name] = self._sorting.denied.get(name)
+
+    def finish_page(self, asked: str | None, page: Listing) -> Deciding[Snapshot | None]:
+        """Note the page that answers this cursor; return the snapshot if the list is complete
+        now."""
+        if asked is not None and asked != self._next:
+            return None
+        self._next = page.next_cursor or None
+        if self._next is not None or self.size > _LONGEST_LIST:
+            return None
+        allowed = Definitions()
+        for some in few_of(tuple(self.pinned.values())):
+            for one in some:
+                if one.name is not None and one.name not in self._sorting.denied:
+                    allowed.add(one.name, one.raw)
+            yield LET_OTHERS_GO_ON
+        return self._sorting.snapshot(allowed)

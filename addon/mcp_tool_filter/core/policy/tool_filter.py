@@ -1,0 +1,322 @@
+"""The tool filter, the first link of the chain: decides which tools are listed and callable."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.core.messages.messages import (
+    METHOD_NOT_FOUND,
+    Batch,
+    Notification,
+    Request,
+    Response,
+    Single,
+    parse_message,
+    render_error,
+)
+from mcp_tool_filter.core.messages.tools import (
+    HIDDEN_TOOL,
+    Definition,
+    Listing,
+    ListRequest,
+    ShowsHidden,
+    ToolCall,
+    describes_tools,
+    find_listing,
+    ids_named_in,
+    is_of_tools,
+    parse_list_request,
+    parse_tool_call,
+    request_within,
+    shows_tool,
+    tools_named_below,
+    tools_named_in,
+)
+from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, UNDECIDED
+from mcp_tool_filter.core.policy.config import ListFrom
+from mcp_tool_filter.core.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
+from mcp_tool_filter.core.policy.snapshot import (
+    Snapshot,
+    Standing,
+    drift_of,
+    few_of,
+    listed_twice,
+    shown,
+)
+from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.rooms.things.described import (
+    decide_beside,
+    decide_card,
+    decide_described,
+    is_card_uri,
+    parse_again,
+)
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.core.policy.exchange import Situation
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The text around the tools in a revision's list result."""
+
+    before: str
+    after: str
+    _clean_of: Collection[str] | None = field(default=None, init=False, compare=False, repr=False)
+    """Names that it is known not to show: each list from the snapshot asks for the same ones."""
+
+    def shows(self, hidden: Collection[str]) -> bool:
+        """Tell whether it shows a tool of these names, which never change."""
+        if self._clean_of is hidden:
+            return False
+        if shows_tool(f"{self.before}null{self.after}", hidden):
+            return True
+        object.__setattr__(self, "_clean_of", hidden)
+        return False
+
+    def around(self, tools: bytes, id: str) -> bytes:
+        head = f'{{"jsonrpc":"2.0","id":{id},"result":{self.before}'
+        return b"".join([head.encode(), tools, self.after.encode(), b"}"])
+
+
+_PLAIN = Envelope('{"tools":', "}")
+_STATELESS = Envelope('{"resultType":"complete","tools":', ',"ttlMs":0,"cacheScope":"private"}')
+
+
+def filter_from_client(message: Single, situation: Situation) -> Verdict:
+    """Decide on a client's message. Raises ProtocolError if it cannot be judged."""
+    match message:
+        case Request(method="tools/call") | Notification(method="tools/call"):
+            call, situation.call = situation.call or parse_tool_call(message), None
+            if situation.exchange:
+                situation.exchange.tool = call.tool_name
+            return decide_call(call, situation.snapshot)
+        case Request(method="tools/list"):
+            request = parse_list_request(message)
+            if situation.exchange:
+                situation.exchange.cursor = request.cursor
+                situation.exchange.is_unusual = not request.is_usual
+            return decide_list(request, situation)
+        case Request() | Notification() if is_of_tools(message.method):
+            return _decide_naming(message, situation)
+        case Request() | Notification():
+            if message.method == "resources/read" and situation.exchange:
+                uri = message.params.get("uri") if message.params else None
+                situation.exchange.reads_card = uri is not None and is_card_uri(uri.text or "")
+            if (within := request_within(message)) is not None:
+                refused = filter_from_client(within, situation)
+                if not isinstance(refused, Forward):
+                    return refused
+            things = situation.things
+            return things.decide_from_client(message, situation) if things else Forward()
+        case Response():
+            return Forward()
+
+
+def filter_from_upstream(
+    message: Single, situation: Situation, *, is_ours: bool = False
+) -> Verdict:
+    """Decide on the upstream's message. Raises ProtocolError if it cannot be judged.
+
+    ``is_ours`` marks a message that a link has changed on purpose.
+    """
+    verdict = _filter_tools(message, situation, is_ours=is_ours)
+    if situation.things is None:
+        return verdict
+    if isinstance(verdict, Rewrite):
+        changed = parse_message(verdict.text, situation.limits)
+        message = message if isinstance(changed, Batch) else changed
+    decided = situation.things.decide_from_upstream(message, situation)
+    return verdict if isinstance(decided, Forward) else decided
+
+
+def _filter_tools(message: Single, situation: Situation, *, is_ours: bool) -> Verdict:
+    match message:
+        case Request(method="sampling/createMessage"):
+            return Forward()  # these tools are for the model, in this one request
+        case Request() | Notification():
+            return decide_listing(message, situation.snapshot, expected=False, is_ours=is_ours)
+        case Response():
+            asked = situation.exchange
+            tool = asked.tool if asked is not None and asked.is_on_trust else None
+            if tool is not None and _says_unknown(message, tool, situation):
+                reason = Reason(Why.UNKNOWN, (tool,))
+                return Rewrite(_not_found(message.id or "null", tool), reason)
+            method = asked.method if asked is not None else "tools/list"
+            is_usual = method in ("tools/call", "tools/list")
+            if not is_usual and describes_tools(method) and message.result is not None:
+                limits = situation.limits
+                return decide_described(message, situation.snapshot, limits, is_ours=is_ours)
+            if asked is not None and asked.reads_card and message.result is not None:
+                return decide_card(message, situation.snapshot, situation.things, situation.limits)
+            expected = method == "tools/list"
+            return decide_listing(message, situation.snapshot, expected=expected, is_ours=is_ours)
+
+
+def decide_call(call: ToolCall, snapshot: Snapshot) -> Verdict:
+    """Forward a call to an allowed tool; answer any other as if the tool did not exist."""
+    standing = snapshot.standing(call.tool_name)
+    if standing is Standing.ALLOWED:
+        return Forward()
+    why = Why.DENIED if standing is Standing.DENIED else Why.UNKNOWN
+    reason = Reason(why, (call.tool_name,))
+    if call.id is None:  # a notification: no client waits for an answer
+        return Drop(reason)
+    return Reply(_not_found(call.id, call.tool_name), reason)
+
+
+def _decide_naming(message: Request | Notification, situation: Situation) -> Verdict:
+    """Answer a request about a denied or unknown tool, such as tools/resolve, as a call of it."""
+    id = message.id if isinstance(message, Request) else None
+    snapshot, named = situation.snapshot, [*tools_named_in(message)]
+    for name, is_tool in tools_named_below(message):
+        by = None if is_tool else snapshot.choice.hiding(name)
+        is_surely_hidden = name in snapshot.denied or by not in (None, NOT_ALLOWED, UNDECIDED)
+        if is_tool or is_surely_hidden:
+            named.append(name)
+    named += [id for id in ids_named_in(message) if snapshot.standing(id) is Standing.DENIED]
+    for name in named:
+        verdict = decide_call(ToolCall(name, id), snapshot)
+        if not isinstance(verdict, Forward):
+            if situation.exchange:
+                situation.exchange.tool = name
+            return verdict
+    return Forward()
+
+
+def _not_found(id: str, name: str) -> bytes:
+    return render_error(id, METHOD_NOT_FOUND, f"Tool not found: {shown(name)}")
+
+
+_LONGEST_REFUSAL = 4096  # characters; servers say in one sentence that they have no such tool
+_NO_METHOD = "Method not found"  # over stdio, where we did not ask for a list, it says no more
+_UNKNOWN_TOOL = re.compile(
+    r"\b(?:unknown|no such|invalid|unrecogni[sz]ed) tool\b"
+    r"|\btool\b.{0,300}\b(?:not (?:be )?found|not exist|unknown|not registered|not available)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def _says_unknown(answer: Response, name: str, situation: Situation) -> bool:
+    """Tell whether the upstream says, in its own words, that it has no tool of this name.
+
+    It gets our words instead: else these would tell an unknown tool from a denied one.
+    """
+    text = answer.place.text[answer.place.start : answer.place.end]
+    if len(text) > _LONGEST_REFUSAL:
+        return False
+    try:
+        said = json.loads(text)
+    except ValueError:
+        return False
+    error, result = said.get("error"), said.get("result")
+    if isinstance(error, dict):
+        words = error.get("message")
+        if error.get("code") == METHOD_NOT_FOUND:
+            is_stdio = situation.client is not None and situation.client.via == "stdio"
+            return not (is_stdio and words == _NO_METHOD)
+        return isinstance(words, str) and bool(_UNKNOWN_TOOL.search(words))
+    if not isinstance(result, dict) or result.get("isError") is not True:
+        return False
+    content = result.get("content")
+    blocks = content if isinstance(content, list) else []
+    parts = [one.get("text") for one in blocks if isinstance(one, dict)]
+    words = " ".join(one for one in parts if isinstance(one, str))
+    return name in words and bool(_UNKNOWN_TOOL.search(words))
+
+
+def decide_list(request: ListRequest, situation: Situation) -> Verdict:
+    """Answer from the snapshot if that is sound; else forward, and rewrite the answer later."""
+    snapshot, envelope, list_from = situation.snapshot, situation.envelope, situation.list_from
+    is_sound = situation.may_use_cache and not request.has_cursor
+    if list_from is ListFrom.UPSTREAM or not (is_sound or list_from is ListFrom.CACHE):
+        return Forward()
+    if envelope and envelope.shows(snapshot.never_shown):
+        envelope = None  # it was learned before these patterns were in force
+    if envelope is None:
+        if list_from is ListFrom.AUTO:
+            return Forward()
+        envelope = _STATELESS if request.revision else _PLAIN
+    return Reply(envelope.around(snapshot.allowed.tools, request.id), Reason(Why.CACHED))
+
+
+def decide_listing(
+    message: Single, snapshot: Snapshot, *, expected: bool = True, is_ours: bool = False
+) -> Verdict:
+    """Remove from a message every definition that the snapshot does not allow.
+
+    Raises ProtocolError if one cannot be removed. If no list is ``expected`` (for a method that
+    uses a member ``tools`` in another way), anything that shows no tool stays. ``is_ours`` marks a
+    list that a rule has changed on purpose: its definitions of allowed tools stay.
+    """
+    listing = find_listing(message, snapshot.never_shown, expected=expected)
+    if listing is None:
+        return Forward()
+    verdict = at_once(decide_in_steps(listing, snapshot, is_ours=is_ours))
+    if not listing.has_more:
+        return verdict
+    if isinstance(verdict, Forward):
+        return decide_beside(message, snapshot)
+    beside = decide_beside(parse_again(verdict.text), snapshot)
+    if isinstance(beside, Forward):
+        return verdict
+    hidden = (*verdict.reason.tools, *beside.reason.tools)
+    return Rewrite(beside.text, replace(verdict.reason, tools=hidden))
+
+
+def decide_in_steps(
+    listing: Listing, snapshot: Snapshot, *, is_ours: bool = False
+) -> Deciding[Forward | Rewrite]:
+    """Do the same for a parsed list that may be long."""
+    if shows_tool(listing.surroundings, snapshot.never_shown):
+        raise ShowsHidden(HIDDEN_TOOL)
+    kept: dict[str, bytes] = {}
+    drift: list[str] = []
+    faults = frozenset(snapshot.faults)
+    for some in few_of(listing.definitions):
+        kept.update(_kept(some, snapshot, is_ours=is_ours))
+        if not is_ours:
+            drift += filter(None, (drift_of(one, snapshot, faults) for one in some))
+        yield LET_OTHERS_GO_ON
+    return _with_kept(listing, kept, drift)
+
+
+def _with_kept(
+    listing: Listing, kept: Mapping[str, bytes], drift: Iterable[str]
+) -> Forward | Rewrite:
+    if list(kept.values()) == [definition.raw for definition in listing.definitions]:
+        return Forward()
+    hidden = tuple(
+        shown(definition.name or "?")
+        for definition in listing.definitions
+        if definition.name not in kept
+    )
+    drift = (*drift, *_duplicates_in(listing, kept))
+    reason = Reason(Why.HIDDEN, hidden, drift=drift)
+    return Rewrite(listing.with_tools(kept.values()), reason)
+
+
+def _duplicates_in(listing: Listing, kept: Mapping[str, bytes]) -> Iterator[str]:
+    """Yield a warning for each exposed tool that the upstream lists more than once."""
+    names = Counter(one.name for one in listing.definitions if one.problem is None)
+    for name, count in names.items():
+        if count > 1 and name is not None and name in kept:
+            yield listed_twice(name)
+
+
+def _kept(
+    definitions: Iterable[Definition], snapshot: Snapshot, *, is_ours: bool
+) -> Iterator[tuple[str, bytes]]:
+    for definition in definitions:
+        name = definition.name
+        if (
+            name is not None
+            and definition.problem is None
+            and snapshot.standing(name) is Standing.ALLOWED
+        ):
+            yield name, definition.raw if is_ours else snapshot.allowed[name]

@@ -1,0 +1,516 @@
+"""The process: its sites, and what they share. Both hosts create one ``Proxy``.
+
+    proxy = Proxy(Surroundings(warn=say, report=say, ...))
+    proxy.adopt(config)              # at start, and whenever the options change
+    proxy.begin()                    # in the event loop: audit log, metrics, rules
+    site = await proxy.open(name, find_target)     # fetches the upstream's tools
+    proxy.check_patterns()           # once, when all sites are open
+    proxy.ready.set()
+    ...                              # connections use site
+    await proxy.end()
+
+Methods that raise StartError have changed nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.core.engine.exchange import Exchange
+from mcp_tool_filter.core.errors import InvalidOption, LostUpstream, StartError
+from mcp_tool_filter.core.http.listener import Listener, open_listener
+from mcp_tool_filter.core.policy.config import Config, refuse_to_open
+from mcp_tool_filter.core.policy.effects import CannotList, FetchTools
+from mcp_tool_filter.core.process.background import Effects, in_background
+from mcp_tool_filter.core.process.limits import Crowd, Holder, MemoryBudget, keep_free_memory
+from mcp_tool_filter.core.process.sentences import (
+    Introduction,
+    VerdictLog,
+    introduce,
+    render_report,
+    warnings_about,
+)
+from mcp_tool_filter.core.process.site import (
+    Changes,
+    Command,
+    Site,
+    Surroundings,
+    TargetFinder,
+    fetch_or_wait,
+    tell_list_changed,
+)
+from mcp_tool_filter.core.process.statistics import JsonObject, Statistics
+from mcp_tool_filter.core.upstream.fetch import asked_by, fetch_as_client
+from mcp_tool_filter.rooms.lock.lock_file import read_lock, with_lock
+from mcp_tool_filter.rooms.rules.serving import Rules
+from mcp_tool_filter.rooms.telemetry.watchers import Watchers
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.core.engine.service import Service
+    from mcp_tool_filter.core.sockets.client import Room
+    from mcp_tool_filter.rooms.page.dashboard import Dashboard, Overview, Switches
+
+log = logging.getLogger(__name__)
+
+GRACE = 3.0
+"""Seconds for waiting clients to get their answers when the process ends, unless the user says."""
+_IN_FLIGHT = 1.0
+"""Seconds in which a request may still come on an idle connection: a balancer may have sent it."""
+
+_LONGEST_ANSWER = 1.0  # seconds for the event loop to answer another process
+
+_LEAVING = "The proxy is shutting down"
+_LISTEN = "subscriptions/listen"  # answered by notifications until it ends
+
+FIXED = {
+    "audit_log": "audit",
+    "metrics_port": "metrics",
+    "dashboard": "dashboard",
+    "otel": "otel",
+}
+"""Options that can only be set at start, and their names in ``Config``."""
+
+
+class Proxy:
+    """All sites of the process; or, with a ``whole``, one server of several.
+
+    Each server has its own settings, rules, effects and failures; the whole has what they share,
+    and knows all their sites.
+    """
+
+    def __init__(self, around: Surroundings, whole: Proxy | None = None) -> None:
+        self.around = around
+        self._whole = whole
+        self.runs: Callable[[], Mapping[str, bool]] | None = None
+        """Tells which of several servers run; their sites follow their own settings."""
+        self.warn = around.warn
+        self.config = Config()
+        self.sites: dict[str, Site] = {}
+        self.listeners: dict[str, Listener] = {}
+        """The listeners by the names of their sites."""
+        self.parts: dict[str, Proxy] = {}
+        """The proxy of each server that runs, if there are several."""
+        self.ready = asyncio.Event()
+        """Set once clients are served, or the start has failed."""
+        self.has_failed = False
+        """True once the process ends with an error."""
+        self.is_leaving = False
+        """True once the process ends without an error."""
+        self.is_hurried = False
+        """True once nothing may wait for open calls any more: a second signal has come."""
+        self.effects = Effects()
+        self.effects.fetch_tools = self._fetch_tools
+        self.crowd: Crowd = whole.crowd if whole else Crowd()
+        self.room: Room | None = None
+        """The host's limit of connections to upstreams; our fetches for clients count, too."""
+        self.budget: MemoryBudget = whole.budget if whole else MemoryBudget(self._holders)
+        self.more_holders: Callable[[], Iterator[Holder]] = lambda: iter(())
+        """The host's connections, which may hold unread bytes."""
+        self.more_services: list[Service] = []
+        """The host's services that are no sites; their exchanges end with the process, too."""
+        self.watchers: Watchers = whole.watchers if whole else Watchers(around, self._state)
+        self._log = VerdictLog(around.warn) if whole else self.watchers.log
+        self.rules = Rules(self.effects, self.watchers.enter_log)
+        self.changes = Changes(self)
+        self.command: Command | None = None
+        """The upstream, if it is a command in this process."""
+        self._addresses: dict[str, str] = {}
+        self._dashboard_at: str | None = None
+        self._is_announced = False
+        self._opened = AsyncExitStack()
+        self._is_running = False
+        self._has_warned = False
+
+    # Settings
+
+    def adopt(self, config: Config) -> None:
+        """Use another configuration from now on. If it raises StartError, nothing has changed.
+
+        A lock that is in force stays; ``read_lock_again`` reads it again.
+        """
+        before = self.config
+        config = with_lock(config, before)
+        if self._is_running and self._whole is None:
+            if not self.runs:  # each of several servers has its own policy
+                refuse_to_open(before, config)
+            for option, fixed in FIXED.items():
+                if getattr(config, fixed) != getattr(before, fixed):
+                    raise InvalidOption(option, "…", why="It can only be set at start")
+        sites = [] if self.runs else list(self.sites.values())
+        self.rules.adopt(config.rules, sites)
+        if config.replaces_credentials and not before.replaces_credentials:
+            log.warning("header_override: each client acts with the rights of upstream_headers")
+        for site in sites:
+            site.listener.policy.adopt(config)
+        self.config = config
+        if config.shadow is not before.shadow and self._is_running:
+            said = (
+                "Warning: nothing is enforced from now on" if config.shadow else "Enforcing again"
+            )
+            self.warn(f"{said}: shadow was switched {'on' if config.shadow else 'off'}")
+        is_new = before.choice != config.choice
+        if before.choice.lock is not config.choice.lock:
+            self._tell_of_lock(sites)
+        if config.shadow is not before.shadow or (is_new and not config.shadow):
+            for site in sites:
+                tell_list_changed(site)
+        if self._whole is None:
+            self.crowd.adopt(config.max_clients)
+            self.budget.limit = config.limits.unfinished
+
+    def _tell_of_lock(self, sites: list[Site]) -> None:
+        """Tell what another lock hides."""
+        faults = [fault for site in sites for fault in site.listener.snapshot.faults]
+        self._log.tell_of_lock(faults)
+
+    def note_list_changed(self) -> None:
+        """With a lock, look at the list again before the next call, although no client has a stream
+        on which the upstream could say that it has changed."""
+        for site in self.sites.values() if self.config.is_locked else ():
+            site.listener.policy.kinds.note_change_for_all()
+
+    def read_lock_again(self) -> None:
+        """Use what the file of the lock has now, and report it; a broken file changes nothing."""
+        config = self.config
+        if config.choice.lock is None:
+            return
+        try:
+            lock = read_lock(config.lock)
+            if lock.digest != config.choice.lock.digest:
+                self.warn(f"SIGHUP: the lock has changed: tools approved: {len(lock.tools)}")
+                self.adopt(replace(config, choice=replace(config.choice, lock=lock)))
+        except StartError as error:
+            self.warn(f"Warning: SIGHUP: the old lock stays in force: {error.one_line}")
+
+    # Start
+
+    def begin(self, *, names_upstreams: bool = False, shows_page: bool = False) -> None:
+        """Open what the whole process has: the audit log, metrics, rules. Raises StartError.
+
+        ``shows_page`` if the host has a place for the dashboard of its own.
+        """
+        if self._whole is not None:
+            self._is_running = True
+            return self.rules.begin()
+        keep_free_memory()
+        page = None
+        if self.config.dashboard is not None or shows_page:
+            page = self.dashboard.timeline.note
+        self.watchers.begin(
+            self.config,
+            names_upstreams=names_upstreams,
+            names_servers=self.runs is not None,
+            page=page,
+        )
+        self._is_running = True
+        self.crowd.begin()
+        self.rules.begin()
+        return self.changes.listen()
+
+    @cached_property
+    def overview(self) -> Overview:
+        """The present state of all sites, for the dashboard and for commands."""
+        from mcp_tool_filter.rooms.page.dashboard import Overview
+
+        return Overview(self.listeners, self.watchers.statistics)
+
+    @cached_property
+    def dashboard(self) -> Dashboard:
+        """The dashboard of the process; the host serves it."""
+        from mcp_tool_filter.rooms.page.dashboard import Dashboard
+
+        return Dashboard(
+            self.overview.as_json,
+            self.switches,
+            lambda: {name: part.switches for name, part in self.parts.items()},
+        )
+
+    @cached_property
+    def switches(self) -> Switches:
+        """The patterns of all sites, or of one server of several, for the dashboard."""
+        from mcp_tool_filter.rooms.page.dashboard import Switches
+
+        return Switches(
+            lambda: self.config,
+            lambda: [site.listener.snapshot for site in self.sites.values()],
+            self.around.edit_deny,
+            savings=self.around.savings,
+            policies=lambda: [site.listener.policy for site in self.sites.values()],
+            adopt=self.adopt,
+            server=next(iter(self.sites)) if self._whole else "",
+        )
+
+    async def serve_dashboard(self) -> None:
+        """Serve the dashboard at a port of its own, if that is wanted. Raises StartError."""
+        if (port := self.config.dashboard) is not None:
+            from mcp_tool_filter.rooms.page.dashboard import dashboard_server
+
+            server = dashboard_server(self.dashboard, port, self.around.report)
+            self._dashboard_at = await self._opened.enter_async_context(server)
+
+    def announce(self) -> None:
+        """Let ``status`` and the pages of other filters find this one, where that is possible."""
+        if self._is_announced or not os.environ.get("XDG_RUNTIME_DIR"):
+            return
+        self._is_announced = True
+        from mcp_tool_filter.rooms.status.running import announce, describe_filter
+
+        started, loop = time.time(), asyncio.get_running_loop()
+
+        async def describe() -> JsonObject:
+            servers = list(map(self._describe, self.sites.values()))
+            log, page = self.watchers.audit_log, self._dashboard_at
+            return describe_filter(servers, started=started, audit_log=log, dashboard=page)
+
+        def answer() -> JsonObject:
+            return asyncio.run_coroutine_threadsafe(describe(), loop).result(_LONGEST_ANSWER)
+
+        if announced := announce(answer):
+            self._opened.callback(announced.close)
+
+    def _describe(self, site: Site) -> JsonObject:
+        from mcp_tool_filter.rooms.status.running import describe_server
+
+        listener, counted = site.listener, self.watchers.statistics.get(site.name) or Statistics()
+        fetched = listener.fetched
+        return describe_server(
+            None if "://" in site.name else site.name,  # a server's in the file, else its URL
+            site.shown_target,
+            listener.snapshot if fetched.is_listed else None,
+            counted,
+            server=f"{fetched.server_name} {fetched.server_version}".strip(),
+            listens_at=self._addresses.get(site.name),
+            has_login=site.login is not None,
+            config=listener.config,
+        )
+
+    async def open(
+        self,
+        name: str,
+        find_target: TargetFinder,
+        *,
+        address: str,
+        keeps_host: bool = False,
+        prefix: str = "",
+    ) -> Site:
+        """Fetch an upstream's tools, open its site, and report. Raises StartError.
+
+        ``address`` is ours, such as ``http://127.0.0.1:6273``; the site is below its ``prefix``.
+        """
+        if (command := self.command) is not None:
+            at_url = find_target
+            find_target = lambda config: replace(at_url(config), answer=command.answer)  # noqa: E731
+        target = find_target(self.config)
+        fetched = await fetch_or_wait(
+            self.around.fetch, target, requires_list=self.config.requires_list
+        )
+        names = None if command else await self.around.find_names(target.url)
+        listener = open_listener(
+            upstream=target.url,
+            config=self.config,  # now: it may have changed while we waited
+            fetched=fetched,
+            names=names,
+            keeps_host=keeps_host,
+            prefix=prefix,
+        )
+        who = introduce(listener.upstream, fetched, address, is_shadow=self.config.shadow)
+        if prefix:
+            at = listener.mount.outward(fetched.endpoint.partition("?")[0])
+            who = replace(who, listens_at=address + at)
+        site = self.add(name, listener, find_target)
+        (self._whole or self)._addresses[name] = who.listens_at if prefix else address
+        site.find_login()
+        if command is None:
+            from mcp_tool_filter.rooms.logins.serving import open_logins
+
+            await open_logins(site, self.around.make_tls)
+        else:  # a command has no logins
+            from mcp_tool_filter.rooms.stdio.in_process import InProcess
+
+            site.connect = InProcess(command.answer, self.budget.received).connect
+            listener.called = command.called
+            who = replace(who, upstream=command.called)
+        self._report(site, who)
+        return site
+
+    def _report(self, site: Site, who: Introduction) -> None:
+        listener = site.listener
+        report = render_report(who, listener.snapshot, self.rules.names)
+        if site.login:
+            report += "\n  Login: requests without their own credentials use yours"
+        self.around.report(report)
+        self._log.know(listener.snapshot.faults)
+        lock = listener.config.choice.lock
+        if lock and (problem := lock.problem_in(listener.fetched.instructions)):
+            self._log.warn_of([problem])
+
+    def add(self, name: str, listener: Listener, find_target: TargetFinder) -> Site:
+        """Add a site whose listener is open; a forward proxy has one for each upstream."""
+        listener.policy.links = self.around.links
+        site = Site(name, listener, self.effects, self.crowd.seats, find_target)
+        site.suspect = partial(self.changes.suspect, site)
+        site.note_end_of_stream = partial(self.changes.note_end_of_stream, site)
+        site.is_ending, site.is_draining = self.has_failed, self.is_leaving
+        self.rules.attach(site)
+        self.watchers.attach(site, self._log)
+        self.sites[name], self.listeners[name] = site, listener
+        if (whole := self._whole) is not None:
+            whole.sites[name], whole.listeners[name] = site, listener
+            whole.parts[name] = self
+            site.is_draining = whole.is_leaving
+        return site
+
+    def end(self, why: str) -> None:
+        """End one server of several: what its clients wait for is answered with an error."""
+        assert self._whole is not None
+        for name, site in self.sites.items():
+            site.is_ending = True
+            for exchange in list(site.exchanges):
+                exchange.lose(why)
+                exchange.down.host.wake()
+            if self._whole.sites.get(name) is site:
+                for known in (self._whole.sites, self._whole.listeners, self._whole.parts):
+                    del known[name]
+
+    def check_patterns(self) -> None:
+        """Warn about the patterns, even if no report is wanted. Raises StartError."""
+        lists = [site.listener.snapshot.unmatched for site in self.sites.values()]
+        first = lists[0] if lists else ()
+        dead = [one for one in first if all(one in other for other in lists)]  # for all upstreams
+        self.config.refuse_unmatched(dead)
+        if not self._has_warned:
+            self._has_warned = True
+            for warning in warnings_about(self.config):
+                self.warn(warning)
+
+    # While it runs
+
+    async def _fetch_tools(self, effect: FetchTools) -> tuple[bytes, ...]:
+        """Fetch the list that the client of a message would get."""
+        for site in self.sites.values():
+            if (asker := asked_by(effect, site.listener)) is not None:
+                room = self._whole.room if self._whole else self.room
+                return await fetch_as_client(site.target, asker, room)
+        raise CannotList("the listener is gone")
+
+    def name_of(self, site: Site) -> str:
+        """Return the URL of an upstream for messages, if there are several upstreams."""
+        return f" {site.shown}" if len(self.sites) > 1 else ""
+
+    def _state(self) -> dict[str, float | Mapping[str, float]]:
+        """Return the current values for the metrics."""
+        sites = list(self.sites.values())
+        up: float | Mapping[str, float]
+        up = not self.has_failed and not any(site.is_lost for site in sites)
+        if self.runs is not None:
+            lost = {site.name for site in sites if site.is_lost}
+            up = {name: runs and name not in lost for name, runs in self.runs().items()}
+        return {
+            "ready": (
+                self.ready.is_set() and bool(sites) and not (self.has_failed or self.is_leaving)
+            ),
+            "upstream_up": up,
+            "sessions": sum(len(site.listener.sessions) for site in sites),
+            "streams": len(self.exchanges),
+        }
+
+    @property
+    def exchanges(self) -> list[Exchange]:
+        """The open exchanges of all sites."""
+        services = (*self.sites.values(), *self.more_services)
+        return [one for service in services for one in service.exchanges]
+
+    def _holders(self) -> Iterator[Holder]:
+        yield from self.exchanges
+        yield from self.more_holders()
+
+    # End
+
+    def fail(self, why: str) -> None:
+        """End the process soon with an error; waiting clients still get their answers.
+
+        Only the first reason counts.
+        """
+        if self.has_failed:
+            return
+        self.has_failed = True
+        for site in self.sites.values():
+            site.is_ending = True
+        self.ready.set()
+        in_background(self._fail(why))
+
+    def lose_all(self) -> None:
+        """End the process because an upstream is lost."""
+        if not self.has_failed:
+            self.fail(str(LostUpstream()))
+            self._lose_exchanges()
+
+    def _lose_exchanges(self) -> None:
+        for exchange in self.exchanges:
+            exchange.lose("upstream lost")
+            exchange.down.host.wake()
+
+    async def _fail(self, why: str) -> None:
+        await asyncio.sleep(0)
+        await self._wait_for_answers(GRACE)
+        self._lose_exchanges()
+        self.around.leave(why)
+
+    async def _wait_for_answers(self, seconds: float) -> None:
+        waiting = lambda: any(map(_is_waited_for, self.exchanges))  # noqa: E731
+        await self._wait_while(waiting, seconds)
+
+    async def _wait_while(self, is_needed: Callable[[], bool], seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while not self.is_hurried and loop.time() < end and is_needed():
+            await asyncio.sleep(0.01)
+
+    def begin_to_leave(self) -> None:
+        """The process ends: we are not ready any more, and connections take one more request."""
+        self.is_leaving = True
+        for service in (*self.sites.values(), *self.more_services):
+            service.is_draining = True
+
+    async def wait_for_requests_in_flight(self) -> None:
+        """Wait for what balancers have sent on idle connections; only if the user drains."""
+        await self._wait_while(lambda: True, min(_IN_FLIGHT, self.config.drain or 0.0))
+
+    async def drain(self) -> None:
+        """Let open calls finish for a while, because the process ends; then answer those that still
+        wait with an error, and end all streams."""
+        self.begin_to_leave()
+        await self._wait_for_answers(GRACE if self.config.drain is None else self.config.drain)
+        # A stream first: over HTTP+SSE it has the answers to other exchanges.
+        for exchange in sorted(self.exchanges, key=lambda one: one.head.method != "GET"):
+            exchange.give_up(_LEAVING)
+            exchange.down.host.wake()
+
+    async def close(self) -> None:
+        """Write what the observers still have, and stop what runs in the background."""
+        self.changes.close()
+        self.watchers.close()
+        self.effects.close()
+        self.crowd.close()
+        await self.rules.close()
+        await self._opened.aclose()
+
+
+def _is_waited_for(exchange: Exchange) -> bool:
+    """Tell whether a client waits for an answer here: an open stream or WebSocket may bring none,
+    or only notifications."""
+    if exchange.head.method != "GET" and not exchange.has_begun:
+        return True
+    asked = exchange.asked
+    conversation = exchange.socket or (asked.conversation if asked is not None else None)
+    if conversation is None:
+        return False
+    return any(method != _LISTEN for method in conversation.exchanges.methods)

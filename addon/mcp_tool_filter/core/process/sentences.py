@@ -1,0 +1,596 @@
+"""Put into words what the filter does: verdicts, the lines in the log, and the report at start.
+
+Verdicts get a sentence in comments and replays, and a single word in entries and spans:
+
+>>> from mcp_tool_filter.core.policy.snapshot import take_snapshot
+>>> from mcp_tool_filter.core.policy.verdict import Reply
+>>> denied = Reply(b"", Reason(Why.UNKNOWN, ("no_such_tool",)))
+>>> describe(denied, take_snapshot([]))
+'not found: no_such_tool (the upstream has no such tool)'
+
+The log has all refusals, but each invalid message and each drift only once, because nobody reads a
+log that repeats one line a thousand times:
+
+>>> said = Once(most=2)
+>>> [said.is_new(text) for text in ("a", "a", "b", "c")]
+[True, False, True, False]
+
+The report says what is exposed, what is hidden, and what that saves:
+
+>>> print(estimate_tokens(5000))
+1,250
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import assert_never
+
+from mcp_tool_filter.core.conversation.memory import Fetched
+from mcp_tool_filter.core.conversation.policy_in_force import Judged
+from mcp_tool_filter.core.errors import printable
+from mcp_tool_filter.core.messages.messages import Notification, Request, Response
+from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, Cause, Hider, is_locked
+from mcp_tool_filter.core.policy.config import Config
+from mcp_tool_filter.core.policy.patterns import EXCEPT, Pattern
+from mcp_tool_filter.core.policy.snapshot import Snapshot, Standing, Thing, is_about_lock, shown
+from mcp_tool_filter.core.policy.verdict import (
+    TOOL,
+    Drop,
+    Forward,
+    Reason,
+    Reply,
+    Rewrite,
+    Verdict,
+    Why,
+)
+from mcp_tool_filter.rooms.secrets.shown import shown_url
+
+LONGEST = 256  # characters of a URI, a method, an id
+_LONGEST_NAME = 64  # characters of a client's name
+_LONGEST_READ = 256 * 1024  # characters of what is only read for people
+# orjson refuses honest messages: half a surrogate pair, and ids such as 1e400.
+_UNREADABLE = (ValueError, AttributeError, TypeError, KeyError, RecursionError)
+CLIENT_NAME = "client name"
+"""Where observers keep it in the notes of a session."""
+
+_SUBJECTS = {
+    "tools/call": ("name", "tool"),
+    "resources/read": ("uri", "uri"),
+    "resources/subscribe": ("uri", "uri"),
+    "resources/unsubscribe": ("uri", "uri"),
+    "prompts/get": ("name", "prompt"),
+    "skills/get": ("uri", "uri"),
+}
+
+
+def verdict_word(verdict: Verdict) -> str:
+    match verdict:
+        case Forward():
+            return "forwarded"
+        case Rewrite():
+            return "changed"
+        case Reply(_, reason):
+            return "answered" if reason.why in (Why.CACHED, Why.STORED) else "refused"
+        case Drop():
+            return "dropped"
+        case unexpected:
+            assert_never(unexpected)
+
+
+def subject_of(message: Request | Notification) -> tuple[str, str] | None:
+    """Return the kind and the name of what a message is about: a tool, a URI or a prompt.
+
+    >>> from mcp_tool_filter.core.messages.messages import parse_message
+    >>> subject_of(parse_message(b'{"jsonrpc":"2.0","id":1,"method":"prompts/get",'
+    ...                          b'"params":{"name":"greet"}}'))
+    ('prompt', 'greet')
+    """
+    found = _SUBJECTS.get(message.method)
+    if found is None or message.params is None:
+        return None
+    member, kind = found
+    value = message.params.get(member)
+    if value is None or value.text is None:
+        return None
+    return kind, shown(value.text[:LONGEST])
+
+
+def facts_about(verdict: Verdict, snapshot: Snapshot) -> dict[str, str]:
+    """Return a verdict's word, and of its reason what there is: why, the rule, and the pattern or
+    the flag that hides the tool."""
+    facts = {"verdict": verdict_word(verdict)}
+    if isinstance(verdict, Forward):
+        return facts
+    reason = verdict.reason
+    facts["why"] = reason.why.value
+    if reason.rule:
+        facts["rule"] = reason.rule
+    if pattern := denying_pattern(reason, snapshot):
+        facts["pattern"] = pattern
+    return facts
+
+
+def denying_pattern(reason: Reason, snapshot: Snapshot) -> str | None:
+    """Return the pattern or the flag that hides the called tool, or the thing that is asked for."""
+    if reason.thing != TOOL:
+        return reason.pattern or None
+    found = map(snapshot.hiding, reason.tools)
+    texts = (f"{by.text}: {by.says}" if is_locked(by) else by.text for by in found if by)
+    return next(filter(None, texts), None)
+
+
+def describe(verdict: Verdict, snapshot: Snapshot) -> str:
+    """Describe a verdict and its reason."""
+    if isinstance(verdict, Forward):
+        return "forwarded"
+    return describe_reason(verdict.reason, snapshot)
+
+
+def describe_reported(would: Verdict, snapshot: Snapshot) -> str:
+    """Describe what would have happened to a message that was forwarded."""
+    return f"would be {reported_word(would)}: {describe(would, snapshot)}"
+
+
+def reported_word(would: Verdict) -> str:
+    is_refused = isinstance(would, Rewrite) and would.reason.why in (Why.BLOCKED, Why.INVALID)
+    return "refused" if is_refused else verdict_word(would)
+
+
+def describe_reason(reason: Reason, snapshot: Snapshot) -> str:
+    match reason.why:
+        case Why.HIDDEN if reason.thing != TOOL:
+            by = f"\n  {reason.pattern or reason.detail}: {_listed(reason.tools)}"
+            return _hidden(len(reason.tools), reason.thing) + by
+        case Why.DENIED if reason.thing != TOOL:
+            return f"not found: {_listed(reason.tools)} ({reason.detail})"
+        case Why.CACHED:
+            denied = _by_pattern(snapshot.denied, snapshot)
+            return f"{_hidden(len(snapshot.denied))}, answered from the snapshot{denied}"
+        case Why.HIDDEN if reason.tools:
+            return _hidden(len(reason.tools)) + _by_pattern(reason.tools, snapshot)
+        case Why.HIDDEN:
+            return "tools as they were at start-up"
+        case Why.DENIED | Why.UNKNOWN:
+            return "; ".join(_not_found(tool, snapshot) for tool in reason.tools)
+        case Why.BLOCKED:
+            return f"refused by rule {reason.rule}: {reason.detail}"
+        case Why.CHANGED:
+            by = f" ({reason.detail})" if reason.detail else ""
+            return f"changed by rule {reason.rule}{by}"
+        case Why.STORED:
+            return "answered with a stored result"
+        case Why.CANCELLED:
+            return "cancelled by the client while it waited"
+        case Why.INVALID:
+            return f"invalid message from the upstream: {reason.detail}"
+        case why:
+            return f"refused ({why}): {reason.detail}"
+
+
+def hider_of(tool: str, snapshot: Snapshot) -> str:
+    """Describe what hides a tool.
+
+    >>> from mcp_tool_filter.core.policy.snapshot import take_snapshot
+    >>> hider_of("a", take_snapshot([]))
+    'the upstream has no such tool'
+    """
+    return describe_hider(snapshot.hiding(tool))
+
+
+def describe_hider(by: Hider | None) -> str:
+    return by.says if by else "the upstream has no such tool"
+
+
+def _not_found(tool: str, snapshot: Snapshot) -> str:
+    if snapshot.standing(tool) is Standing.ALLOWED:
+        return shown(tool)
+    return f"not found: {shown(tool)} ({hider_of(tool, snapshot)})"
+
+
+def _hidden(count: int, what: str = TOOL) -> str:
+    return f"hidden {count} {what}" + ("" if count == 1 else "s")
+
+
+def _by_pattern(tools: Iterable[str], snapshot: Snapshot) -> str:
+    hiders = ((tool, snapshot.hiding(tool)) for tool in tools)
+    named = ((tool, (by.text or by.says) if by else "not in the snapshot") for tool, by in hiders)
+    return "".join(f"\n  {text}: {_listed(found)}" for text, found in _grouped(named))
+
+
+def _grouped(named: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]:
+    """Return each label with the names that have it."""
+    names: dict[str, list[str]] = {}
+    for name, label in named:
+        names.setdefault(label, []).append(name)
+    return names.items()
+
+
+def _listed(names: Sequence[str], most: int = 20) -> str:
+    more = len(names) - most
+    return ", ".join(map(shown, names[:most])) + (f" and {more} more" if more > 0 else "")
+
+
+EVERYDAY = (Why.CACHED, Why.HIDDEN, Why.CHANGED, Why.STORED, Why.CANCELLED)
+
+
+def error_in(answer: bytes) -> tuple[object, str]:
+    """Return the code and the text of an error answer; None if it has none.
+
+    >>> error_in(b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}')
+    (-32601, 'no')
+    """
+    code, said = _error_in(answer)
+    return code, shown(said)
+
+
+def _error_in(answer: bytes) -> tuple[object, str]:
+    try:
+        error = json.loads(answer)["error"]
+        return error["code"], str(error.get("message", ""))
+    except _UNREADABLE:
+        return None, ""
+
+
+def client_name_in(params: str) -> str:
+    """Return the name that a client gives itself in the params of a request.
+
+    >>> client_name_in('{"clientInfo":{"name":"my-client"}}')
+    'my-client'
+    >>> client_name_in('{"_meta":{"io.modelcontextprotocol/clientInfo":{"name":"my-client"}}}')
+    'my-client'
+    """
+    if len(params) > _LONGEST_READ or "clientInfo" not in params:
+        return ""
+    try:
+        said = json.loads(params)
+        meta = said.get("_meta") or {}
+        info = said.get("clientInfo") or meta["io.modelcontextprotocol/clientInfo"]
+        name = info["name"]
+    except _UNREADABLE:
+        return ""
+    return shown(name[:_LONGEST_NAME]) if isinstance(name, str) else ""
+
+
+def problem_in(response: Response) -> str:
+    """Return the first line of the text of an error: the upstream's, or a tool's.
+
+    >>> from mcp_tool_filter.core.messages.messages import parse_message
+    >>> problem_in(parse_message(b'{"jsonrpc":"2.0","id":1,"result":{"isError":true,"content":['
+    ...                          b'{"type":"text","text":"No such file"}]}}'))
+    'No such file'
+    """
+    said = ""
+    if response.result is None:
+        said = _error_in(response.place.raw)[1]
+    elif is_tool_error(response) and response.place.end <= _LONGEST_READ:
+        with suppress(*_UNREADABLE):
+            parts = json.loads(response.place.cut(response.result))["content"]
+            texts = (str(part["text"]) for part in parts if part.get("type") == "text")
+            said = next(texts, "")
+    return printable(said.strip().partition("\n")[0][:LONGEST])
+
+
+def is_tool_error(response: Response) -> bool:
+    """Tell whether a tool says that it has failed. (What a long result says is not read.)"""
+    said = response.result.named.get("isError") if response.result else None
+    return said is not None and response.place.cut(said) == "true"
+
+
+def is_refusal(verdict: Verdict) -> bool:
+    """Tell whether the verdict refuses the message."""
+    return not isinstance(verdict, Forward) and verdict.reason.why not in EVERYDAY
+
+
+_MOST = 1000
+"""Limit on different texts: peers choose some of the words, and must not fill our memory or the
+log."""
+
+
+class Once:
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
+        self._said: set[str] = set()
+
+    def is_new(self, text: str) -> bool:
+        """Tell whether to report a text: it is new, and there were not too many others."""
+        if text in self._said or len(self._said) >= self._most:
+            return False
+        self._said.add(text)
+        return True
+
+    def has_said(self, text: str) -> bool:
+        return text in self._said
+
+    def forget(self, matches: Callable[[str], bool]) -> None:
+        self._said = {text for text in self._said if not matches(text)}
+
+    def log(self, logger: logging.Logger, level: int, text: str, *values: object) -> None:
+        whole = text % values if values else text
+        if self.is_new(whole):
+            logger.log(level, "%s", whole)
+
+
+def counted(texts: Iterable[str]) -> Iterator[str]:
+    """Yield each text once, with its count if it is repeated.
+
+    >>> list(counted(["a", "b", "a"]))
+    ['a (2 times)', 'b']
+    """
+    for text, count in Counter(texts).items():
+        yield text if count == 1 else f"{text} ({count} times)"
+
+
+log = logging.getLogger(__name__)
+
+_CAPABILITIES = ("elicitation", "experimental", "extensions", "roots", "sampling", "tasks")
+
+
+class VerdictLog:
+    """The verdict log of one process."""
+
+    def __init__(self, warn: Callable[[str], None] | None = None) -> None:
+        """``warn`` gets the sentences about hidden tools if people do not read the log."""
+        self._once = Once()
+        self._warn = warn
+
+    def tell_of(self, judged: Judged) -> None:
+        """Log the verdict on a message, and for which kind of asker a tool is hidden."""
+        verdict, would = judged.verdict, judged.would
+        if not isinstance(verdict, Forward):
+            self.tell(verdict, _kind_of(judged) if verdict.reason.drift else "")
+        elif would is not None:
+            self._tell_of_lock(would)
+            if log.isEnabledFor(logging.INFO):
+                log.info("Only reported: %s", describe_reported(would, judged.snapshot))
+
+    def tell_hidden(self, faults: Iterable[str], judged: Judged) -> None:
+        """Log the tools that cannot be exposed in a list that was fetched for a client."""
+        self.warn_of(faults, _kind_of(judged))
+
+    def _tell_of_lock(self, would: Verdict) -> None:
+        if not isinstance(would, Forward):
+            self.warn_of(filter(is_about_lock, would.reason.drift))
+
+    def know(self, faults: Collection[str]) -> tuple[str, ...]:
+        """Return what the report should say; it is not repeated, nor what was said before."""
+        fresh = tuple(sentence for sentence in faults if not self._once.has_said(sentence))
+        for sentence in fresh:
+            self._once.is_new(sentence)
+        return fresh
+
+    def warn_of(self, sentences: Iterable[str], kind: str = "") -> None:
+        """Warn of what holds for one kind of asker, or for all."""
+        for sentence in sentences:
+            text = f"{sentence} ({kind})" if kind and not is_about_lock(sentence) else sentence
+            if not self._once.is_new(text):
+                continue
+            if self._warn:
+                self._warn(f"Warning: {text}")
+            log.warning("%s", text, extra={"is_said": self._warn is not None})
+
+    def tell_of_lock(self, faults: Collection[str]) -> None:
+        """Log what another lock does not approve; what is no fault any more may become one
+        again."""
+        self._once.forget(lambda said: is_about_lock(said) and said not in faults)
+        self.warn_of(filter(is_about_lock, faults))
+
+    def tell_alone(self, judged: Judged) -> None:
+        """Log the verdict on a message where there is only one client."""
+        if judged.would is not None:
+            self._tell_of_lock(judged.would)
+        self.tell(judged.verdict)
+
+    def tell(self, verdict: Verdict, kind: str = "") -> None:
+        """Log a verdict; its drift is that of one ``kind`` of asker, or of all."""
+        if isinstance(verdict, Forward):
+            return
+        reason = verdict.reason
+        self.warn_of(reason.drift, kind)
+        if reason.why is Why.INVALID:
+            text = "The upstream sent an invalid message: %s"
+            self._once.log(log, logging.WARNING, text, reason.detail)
+        elif is_refusal(verdict) and log.isEnabledFor(logging.INFO):
+            names = ", ".join(map(shown, reason.tools))
+            by = f" by rule {reason.rule}" if reason.rule else ""
+            log.info("Refused (%s%s): %s", reason.why, by, names or reason.detail)
+
+
+def _kind_of(judged: Judged) -> str:
+    """Describe the kind of asker without its identity.
+
+    >>> from mcp_tool_filter.core.policy.exchange import Client, Direction, Session
+    >>> client = Client(session=Session(revision="2025-11-25", capabilities='{"roots":{}}'))
+    >>> _kind_of(Judged(Direction.FROM_UPSTREAM, None, Forward(), client, None))
+    'for clients with MCP 2025-11-25 and the capabilities roots'
+    """
+    client = judged.client
+    said = judged.exchange.capabilities if judged.exchange else None
+    if said is None and client.session is not None:
+        said = client.session.capabilities
+    try:
+        declared = json.loads(said or "{}")
+    except ValueError:  # long ones are kept only as a hash
+        declared = {}
+    known = [one for one in _CAPABILITIES if isinstance(declared, dict) and one in declared]
+    with_what = f"the capabilities {', '.join(known)}" if known else "no capabilities"
+    who = " and credentials" if client.who else ""
+    revision = shown(client.revision or "of unknown revision")
+    return f"for clients with MCP {revision} and {with_what}{who}"
+
+
+_NOTHING_ENFORCED = (
+    "Warning: nothing is enforced: in shadow mode, the filter only reports what it would hide,"
+    " refuse or change"
+)
+_NOTHING_DENIED = "Warning: nothing is denied: there is no deny or allow pattern"
+
+_BYTES_PER_TOKEN = 4  # of JSON with English text: a rule of thumb
+_MOST_IN_REPORT = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Introduction:
+    """The upstream, its server, and our address."""
+
+    upstream: str
+    server: str
+    transport: str
+    revision: str
+    listens_at: str
+    is_listed: bool = True
+    """False if the upstream lists its tools only to logged-in users."""
+    is_shadow: bool = False
+    """True if nothing is enforced."""
+
+    @property
+    def shown_upstream(self) -> str:
+        """The upstream without secrets; a command never has any here."""
+        return shown_url(self.upstream) if "://" in self.upstream[:8] else self.upstream
+
+
+def introduce(
+    upstream: str, fetched: Fetched, address: str, *, is_shadow: bool = False
+) -> Introduction:
+    """Return the introduction of an upstream that we serve at this address."""
+    return Introduction(
+        upstream=upstream + fetched.endpoint,
+        server=f"{fetched.server_name} {fetched.server_version}".strip() or "unnamed",
+        transport=fetched.transport,
+        revision=fetched.revision,
+        listens_at=address + fetched.endpoint,
+        is_listed=fetched.is_listed,
+        is_shadow=is_shadow,
+    )
+
+
+def warnings_about(config: Config) -> list[str]:
+    """Return the warnings about the patterns that need no tool list."""
+    shadow = [_NOTHING_ENFORCED] if config.shadow else []
+    if config.denies_nothing:
+        return [*shadow, _NOTHING_DENIED]
+    patterns = [one for one in config.patterns if one.option != EXCEPT]
+    return shadow + [
+        f'Warning: the pattern "{one.text}": {one.hint}' for one in patterns if one.hint
+    ]
+
+
+def only_warnings(report: str) -> str:
+    """Return the lines of a report that are shown even with ``--quiet``."""
+    return "\n".join(line for line in report.splitlines() if line.startswith("Warning:"))
+
+
+def render_report(who: Introduction, snapshot: Snapshot, rules: Sequence[str] = ()) -> str:
+    """Render the report: a few lines, the warnings last. ``rules`` are named in order."""
+    return "\n".join(_lines(who, snapshot, rules))
+
+
+def render_line(who: Introduction, snapshot: Snapshot, rules: Sequence[str] = ()) -> str:
+    """Render the report on one line; the warnings follow on others."""
+    lines = list(_lines(who, snapshot, rules))
+    warnings = [line for line in lines if line.startswith("Warning:")]
+    said = [line.strip() for line in lines if line not in warnings]
+    return "\n".join(["; ".join(said), *warnings])
+
+
+def estimate_tokens(size: int) -> str:
+    return f"{size // _BYTES_PER_TOKEN:,}"
+
+
+def _lines(who: Introduction, snapshot: Snapshot, rules: Sequence[str]) -> Iterator[str]:
+    exposed, gone = len(snapshot.allowed), len(snapshot.denied)
+    yield f"MCP tool filter: {shown_url(who.listens_at)} -> {who.shown_upstream}"
+    if not who.is_listed:
+        yield "  Tools are listed when the first client logs in; the patterns apply at once"
+        return
+    revision = f", {who.revision}" if who.revision else ""
+    yield f"  Upstream: {who.server}, {who.transport}{revision}"
+    if who.is_shadow:
+        yield f"  Tools: {exposed + gone}, all exposed; {gone} would be denied"
+    else:
+        yield f"  Tools: {exposed + gone}, of which {gone} denied, {exposed} exposed"
+    yield from (f"    {one}" for one in hidden_by(snapshot))
+    yield from _lines_about_things(snapshot.things, is_shadow=who.is_shadow)
+    saved = snapshot.denied_bytes
+    tokens = estimate_tokens(saved)
+    so_far = "0 bytes; enforced, it would be " if who.is_shadow else ""
+    yield f"  Saved: {so_far}{saved:,} bytes of context, about {tokens} tokens per tools/list"
+    if rules:
+        yield f"  Rules: {count_rules(rules)}"
+    yield from warnings_in(snapshot)
+
+
+def count_rules(names: Sequence[str]) -> str:
+    return f"{len(names)}: {_listed(names, _MOST_IN_REPORT)}"
+
+
+def warnings_in(snapshot: Snapshot) -> Iterator[str]:
+    """Yield the warnings about the patterns and the definitions of a tool list."""
+    for said in (*pattern_warnings(snapshot), *counted(snapshot.faults)):
+        yield f"Warning: {said}"
+
+
+def pattern_warnings(snapshot: Snapshot) -> Iterator[str]:
+    """Yield what may be wrong with the user's choice, as its effect on a tool list shows."""
+    for pattern in snapshot.unmatched:
+        yield f'the pattern "{pattern.text}" matches no {pattern.thing}'
+    [*hiders] = dict.fromkeys(snapshot.denied.values())
+    is_empty = bool(hiders) and not snapshot.allowed
+    for pattern in snapshot.too_wide:
+        if not is_empty or hiders != [pattern]:
+            yield f'the pattern "{pattern.text}" matches every tool'
+    if is_empty and len(hiders) == 1 and hiders[0].text:
+        yield f"no tool is left: {_in_words(hiders[0])} every tool"
+    elif is_empty:
+        choice, why = snapshot.choice, ""
+        if hiders == [NOT_ALLOWED]:
+            why = ": no allow pattern matches one"
+        elif choice.hints:
+            why = ": " + " and ".join(by.text or "allow" for by in hiders) + " hide all of them"
+        elif choice.deny and choice.allow:
+            why = ": deny wins over allow; to keep a tool that deny hides, use --except"
+        yield f"no tool is left{why}"
+
+
+def _in_words(by: Hider) -> str:
+    return f'the pattern "{by.text}" matches' if isinstance(by, Pattern) else f"{by.text} hides"
+
+
+def counted_things(things: Sequence[Thing], *, is_shadow: bool) -> Iterator[tuple[str, str]]:
+    """Yield each kind of thing, and how many there are of it.
+
+    >>> things = [Thing("prompt", "a", "^a"), Thing("prompt", "b")]
+    >>> list(counted_things(things, is_shadow=False))
+    [('prompt', 'Prompts: 2, of which 1 denied, 1 exposed')]
+    """
+    for kind in dict.fromkeys(one.kind for one in things):
+        hides = [bool(one.pattern) for one in things if one.kind == kind]
+        every, gone = len(hides), sum(hides)
+        said = f"of which {gone} denied, {every - gone} exposed"
+        if is_shadow:
+            said = f"all exposed; {gone} would be denied"
+        yield kind, f"{kind.capitalize()}s: {every}, {said}"
+
+
+def _lines_about_things(things: Sequence[Thing], *, is_shadow: bool) -> Iterator[str]:
+    for kind, said in counted_things(things, is_shadow=is_shadow):
+        yield f"  {said}"
+        hidden = ((one.name, one.pattern) for one in things if one.pattern and one.kind == kind)
+        for pattern, names in _grouped(hidden):
+            yield f'    "{pattern}": {_listed(names, _MOST_IN_REPORT)}'
+
+
+def hidden_by(snapshot: Snapshot) -> Iterator[str]:
+    """Yield each pattern or flag that hides tools, with their names."""
+
+    def label(by: Hider) -> str:
+        text = f'"{by.text}"' if isinstance(by, Pattern) else by.text or "not allowed"
+        return f"{text}, {by.says}" if isinstance(by, Cause) and is_locked(by) else text
+
+    for text, names in _grouped((name, label(by)) for name, by in snapshot.denied.items()):
+        yield f"{text}: {_listed(names, _MOST_IN_REPORT)}"

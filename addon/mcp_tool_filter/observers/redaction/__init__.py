@@ -1,9 +1,0 @@
-"""Find secrets in text, and replace them. Pure: no I/O, no mitmproxy.
-
-``names`` knows the names of secrets, ``shapes`` what secrets look like, ``views`` decodes escapes
-without losing the place, and ``finder`` parses JSON, forms, URLs, headers and the rest.
-
->>> from mcp_tool_filter.observers.redaction.finder import redact
->>> redact('{"path": "/a", "api_key": "k-12345", "note": "see https://bob:pw@host/"}')
-'{"path": "/a", "api_key": "[secret]", "note": "see https://[secret]:[secret]@host/"}'
-"""

@@ -1,0 +1,561 @@
+"""Make the audit log's entries: one for each message that is logged or reviewed.
+
+A forwarded request is logged when its answer has come, with the time that took; a request that we
+refuse or answer ourselves is logged at once. Unanswered requests are logged at the end.
+
+While a message waits, we only note that it came. Soon after, we make the entries of many messages
+together: alone, an entry takes three times as long, because the processor's caches are cold.
+
+The method decides the class of a message:
+
+>>> [class_of_method(name).value for name in ("ping", "tools/list", "tools/call", "x.acme/custom")]
+['pass', 'log', 'review', 'log']
+
+Of arguments and results we log nothing, a keyed hash, or all except secrets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from mcp_tool_filter.core.conversation.policy_in_force import Judged
+from mcp_tool_filter.core.messages.messages import (
+    Notification,
+    Place,
+    Request,
+    Response,
+    UnreadPlace,
+)
+from mcp_tool_filter.core.messages.scan import Value
+from mcp_tool_filter.core.policy.exchange import Client, Direction, Exchange, Via
+from mcp_tool_filter.core.policy.snapshot import is_about_lock
+from mcp_tool_filter.core.policy.snapshot import shown as shown_name
+from mcp_tool_filter.core.policy.verdict import TOOL, Drop, Forward, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.core.process.sentences import (
+    CLIENT_NAME,
+    LONGEST,
+    Once,
+    client_name_in,
+    error_in,
+    facts_about,
+    is_tool_error,
+    problem_in,
+    subject_of,
+    verdict_word,
+)
+from mcp_tool_filter.rooms.audit.entry import (
+    LONGEST_SHOWN,
+    Entry,
+    LazyValue,
+    ShownEntry,
+    Timestamps,
+    caller_of,
+    milliseconds,
+)
+from mcp_tool_filter.rooms.secrets.finder import LOOK_AHEAD, redacted_beginning
+from mcp_tool_filter.rooms.telemetry.open_requests import OpenRequests, RequestKey, key_of
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.rooms.rules.rule_effects import WriteLog
+
+log = logging.getLogger(__name__)
+
+_MOST_NOTED = 64  # messages; their entries take about half a millisecond
+_LONGEST_NOTED = 4096  # bytes of a message
+
+type Noted = tuple[Judged, Verdict, float, float]
+"""A message as observed, its verdict then, and the time by both clocks."""
+type OriginOf = Callable[[object], Mapping[str, str]]
+"""Names the ``client`` behind an origin, what the host calls its ``flow``, and where there are many
+the ``upstream`` and the ``server`` of the config file."""
+type Soon = Callable[[Callable[[], None]], object]
+"""Calls a function in a moment, in the same thread."""
+
+
+class Class(StrEnum):
+    PASS = "pass"
+    """Not in the audit log."""
+    LOG = "log"
+    REVIEW = "review"
+    """A policy decides on it."""
+
+
+_PASS = frozenset({"initialize", "initialized", "ping", "server/discover"})
+_REVIEW = frozenset({"tools/call", "resources/read", "sampling/createMessage"})
+
+
+def class_of_method(method: str) -> Class:
+    """Return the class of a request or a notification; a response belongs to its request."""
+    if method in _REVIEW:
+        return Class.REVIEW
+    if method in _PASS or method.startswith("notifications/"):
+        return Class.PASS
+    return Class.LOG
+
+
+_MOST_HASHES = 10_000
+_DIGEST = 16  # bytes
+_SHORT = 4096  # characters; hashing fewer takes less time than keeping them for later
+_LONGEST_FULL = 64 * 1024  # characters of arguments, a result or a message that are logged in full
+
+
+class Arguments(StrEnum):
+    """How much of arguments and results is logged."""
+
+    NONE = "none"
+    HASH = "hash"
+    FULL = "full"
+    """Everything except what looks like a secret."""
+
+
+class Contents:
+    """Renders arguments and results for the log; hashes them with a key that we never reveal.
+
+    The hashes only show whether two texts are equal.
+    """
+
+    __slots__ = ("_hashes", "_how", "_keyed", "_short")
+
+    def __init__(self, how: Arguments, key: bytes | None = None) -> None:
+        self._how = how
+        self._short = _SHORT if how is Arguments.HASH else 0
+        # OpenSSL's hashes are faster for long texts, but most texts here are short.
+        key = key or secrets.token_bytes(32)
+        self._keyed = hashlib.blake2b(key=key, digest_size=_DIGEST)
+        self._hashes: dict[str, str] = {}
+
+    def shown(self, place: Place, part: Value) -> Entry | LazyValue | None:
+        """Return what is logged of a part of a message; a lazy value if that takes time."""
+        size = part.end - part.start
+        if size < self._short:
+            return self._hashed(place.cut(part).encode("utf-8", "surrogatepass"))
+        if self._how is Arguments.NONE:
+            return None
+        return LazyValue(partial(self._show, _reader_of(place, part)), size)
+
+    def hash_of_name(self, text: str) -> str:
+        """Return the hash of a session's id or of credentials.
+
+        (Cached: they come with each message.)
+        """
+        known = self._hashes.get(text)
+        if known is None:
+            if len(self._hashes) >= _MOST_HASHES:
+                self._hashes.clear()
+            raw = text.encode("utf-8", "surrogatepass")
+            known = self._hashes[text] = str(self._hashed(raw)["hash"])
+        return known
+
+    def _show(self, read: Callable[[], bytes | memoryview]) -> Entry:
+        raw = read()
+        if self._how is Arguments.HASH:
+            return self._hashed(raw)
+        return {"text": redacted(bytes(raw).decode("utf-8", "surrogatepass")), "bytes": len(raw)}
+
+    def _hashed(self, raw: bytes | memoryview) -> Entry:
+        keyed = self._keyed.copy()
+        keyed.update(raw)
+        return {"hash": keyed.hexdigest(), "bytes": len(raw)}
+
+
+def redacted(text: str) -> str:
+    """Return a text without anything that looks like a secret, cut if it is long."""
+    return redacted_beginning(text, _LONGEST_FULL)
+
+
+def _reader_of(place: Place, part: Value) -> Callable[[], bytes | memoryview]:
+    """Return a function that reads a part later, and that keeps little else in memory until
+    then."""
+    if isinstance(place, UnreadPlace):  # a long result: its message is hardly longer
+        return partial(place.raw_of, part)
+    text = place.cut(part)
+    return lambda: text.encode("utf-8", "surrogatepass")
+
+
+# Each message asks for the same values, and a cache hit runs no Python code. A client chooses what
+# they are asked, and they keep it: cut it first.
+class_of, shown = lru_cache(1000)(class_of_method), lru_cache(1000)(shown_name)
+_WORDS = {word: str(word) for word in (*Direction, *Via, *Class)}
+
+VERSION = 1
+_LONGEST_HELD = 4096  # characters of a request that waits for its answer
+_MOST_NAMES = 1000  # of clients without a session
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """Why a request will not be answered."""
+
+    why: str = ""
+    status: int | None = None
+    """The HTTP status, if the upstream has answered nothing else."""
+
+
+type EndOf = Callable[[object, Client, float], Unanswered | None]
+"""Returns why a request will not be answered (given its origin, client and age in seconds), or
+None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What entries are made of, and what they say."""
+
+    origin_of: OriginOf = lambda _origin: {}
+    arguments: Arguments = Arguments.HASH
+    with_passed: bool = False
+    """Also messages of class pass have entries."""
+    for_people: bool = False
+    """They are ``ShownEntry``."""
+    with_calls: bool = False
+    """These have arguments and results."""
+
+
+class OpenRequest(NamedTuple):
+    """A request without an answer yet. It references the objects that its keys are made of."""
+
+    exchange: Exchange
+    kept: Noted | Entry
+    """The message as noted, or already its entry."""
+    since: float
+    origin: object
+    client: Client
+    by_id: RequestKey
+
+
+class Auditor:
+    """Makes entries from the messages it observes, and passes them to ``write``."""
+
+    def __init__(
+        self,
+        write: Callable[[Entry], None],
+        wanted: Wanted,
+        *,
+        instance: str,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        soon: Soon | None = None,
+    ) -> None:
+        """Entries are made ``soon``, or at once."""
+        self._write = write
+        self._wanted = wanted
+        self._instance = instance
+        self._now = now
+        self._clock = clock
+        self._contents = Contents(wanted.arguments)
+        self._names: dict[str, str] = {}
+        self._timestamps = Timestamps()
+        self._soon = soon
+        self._noted: list[Noted] = []
+        self._is_due = False
+        self._has_failed = False
+        self._open: OpenRequests[OpenRequest] = OpenRequests()
+        self._once = Once()
+
+    def note(self, judged: Judged) -> None:
+        """Observe a message and its verdict."""
+        now, clock = self._now(), self._clock()
+        self._noted += [(one, one.verdict, now, clock) for one in judged.each]
+        is_much = judged.size > _LONGEST_NOTED or len(self._noted) >= _MOST_NOTED
+        if self._soon is None or is_much:
+            self._flush()
+        elif not self._is_due:
+            self._is_due = True
+            self._soon(self._flush_when_due)
+
+    def _flush_when_due(self) -> None:
+        self._is_due = False
+        self._flush()
+
+    def _flush(self) -> None:
+        """Make the entries of what was noted. An error here disturbs no message."""
+        noted, self._noted = self._noted, []
+        for one in noted:
+            try:
+                self._enter(one)
+            except Exception:
+                if not self._has_failed:
+                    self._has_failed = True
+                    log.exception("cannot report what happened to a message")
+
+    def _enter(self, noted: Noted) -> None:
+        judged, verdict, _, _ = noted
+        message = judged.message
+        if isinstance(message, Response):
+            self._enter_answer(noted, message)
+        elif isinstance(message, (Request, Notification)):
+            self._enter_request(noted, message)
+        elif not isinstance(verdict, Forward):  # the message could not be read
+            self._enter_unreadable(noted)
+        if judged.would is not None and not isinstance(verdict, Forward):
+            self._enter_reported(judged, judged.would)
+
+    def note_log(self, effect: WriteLog) -> None:
+        """Log what a rule has logged."""
+        self._flush()  # of earlier messages
+        entry = self._rule_event()
+        entry |= {"level": effect.level, "rule": effect.rule}
+        entry["session"] = self._contents.hash_of_name(effect.session) if effect.session else None
+        entry["message"] = redacted(effect.message)
+        if effect.method is not None:
+            entry["method"] = shown(effect.method[:LONGEST])
+        if effect.tool is not None:
+            entry["tool"] = shown(effect.tool[:LONGEST])
+        if effect.id is not None:
+            entry["id"] = effect.id[:LONGEST]
+        if effect.shadow:
+            entry["shadow"] = True
+        self._write(entry)
+
+    def _enter_reported(self, judged: Judged, would: Verdict) -> None:
+        """Log what a rule that only reports would have done to a message that another one
+        decided."""
+        entry = self._rule_event()
+        entry["session"] = self._session_of(judged.client)
+        entry |= facts_about(would, judged.snapshot)
+        entry["shadow"] = True
+        if exchange := judged.exchange:
+            entry["method"] = shown(exchange.method)
+            if exchange.tool is not None:
+                entry["tool"] = shown(exchange.tool[:LONGEST])
+        self._write(entry)
+
+    def _rule_event(self) -> Entry:
+        time = self._timestamps.write(self._now())
+        return {"v": VERSION, "time": time, "instance": self._instance, "event": "rule"}
+
+    def _session_of(self, client: Client) -> str | None:
+        """Return a hash of what identifies the session: its id, or its number if it has none."""
+        if (session := client.session) is None:
+            return None
+        return self._contents.hash_of_name(session.id or f"{client.via} {session.serial}")
+
+    def close(self) -> None:
+        """Log the unanswered requests."""
+        self._flush()
+        while oldest := self._open.take_oldest():
+            self._write_unanswered(oldest, Unanswered())
+
+    def give_up(self, end_of: EndOf) -> None:
+        """Enter what will not be answered any more; call this now and then."""
+        self._flush()
+        now = self._clock()
+        for opened in self._open.all:
+            if (end := end_of(opened.origin, opened.client, now - opened.since)) is not None:
+                self._open.take(opened.exchange)
+                self._write_unanswered(opened, end)
+
+    def _write_unanswered(self, opened: OpenRequest, end: Unanswered) -> None:
+        entry = self._entry_of(opened)
+        entry["answered"] = False
+        if end.why:
+            entry["answer_why"] = end.why
+        if end.status is not None:
+            entry["status"] = end.status
+        self._write(entry)
+
+    def _enter_request(self, noted: Noted, message: Request | Notification) -> None:
+        judged, verdict, _, clock = noted
+        exchange = judged.exchange
+        if self._wanted.for_people and message.method == "initialize":
+            self._note_name(judged, message)
+        if class_of(message.method[:LONGEST]) is Class.PASS:
+            if isinstance(verdict, (Forward, Rewrite)) and (
+                opened := self._open.take_cancelled(judged, message)
+            ):  # the client no longer waits: the upstream need not answer
+                self._write_unanswered(opened, Unanswered("cancelled"))
+            if not (self._wanted.with_passed or _is_refused(judged.would or verdict)):
+                return
+        if exchange is None or exchange.id is None or isinstance(verdict, (Reply, Drop)):
+            self._write(self._entry(noted))
+            return
+        kept: Noted | Entry = noted
+        if len(message.place.text) > _LONGEST_HELD:  # the message, or its batch
+            kept = self._entry(noted)
+            if isinstance(arguments := kept.get("arguments"), LazyValue):
+                arguments.made()  # make it now: the answer may take long, or never come
+        by_id = key_of(judged.client, exchange.id)
+        asked = OpenRequest(exchange, kept, clock, judged.origin, judged.client, by_id)
+        for forgotten in self._open.add(asked):
+            self._write_unanswered(forgotten, Unanswered())
+
+    def _enter_answer(self, noted: Noted, message: Response) -> None:
+        judged, verdict, _, clock = noted
+        if self._wanted.for_people and judged.exchange and judged.exchange.method == "initialize":
+            self._keep_name(judged, judged.exchange)
+        opened = self._open.take_answered(judged, message)
+        if opened is None:
+            return
+        place = message.place
+        entry = self._answered(opened, clock)
+        entry["answer_bytes"] = judged.size or place.end - place.start
+        if message.result is None:
+            entry["error_code"] = _code_in(place.raw)
+        else:
+            if is_tool_error(message):
+                entry["tool_error"] = True
+            if result := self._contents.shown(place, message.result):
+                entry["result"] = result
+        if isinstance(entry, ShownEntry):
+            if problem := problem_in(message):
+                entry.problem = redacted(problem)
+            if self._wanted.with_calls and message.result:
+                entry.result = _beginning(place, message.result)
+        is_shadow = isinstance(verdict, Forward) and judged.would is not None
+        decided = judged.would if is_shadow and judged.would else verdict
+        if not isinstance(decided, Forward):
+            facts, reason = facts_about(decided, judged.snapshot), decided.reason
+            entry |= {f"answer_{name}": fact for name, fact in facts.items() if name != "pattern"}
+            about_lock = [one for one in reason.drift if is_about_lock(one)]
+            if news := [one for one in about_lock if self._once.is_new(one)]:
+                entry["lock"] = news
+            if others := len(reason.drift) - len(about_lock):
+                entry["drift"] = others
+            if reason.thing != TOOL:
+                entry["hidden"] = len(reason.tools)
+            if is_shadow:
+                entry["shadow"] = True
+            elif reason.thing == TOOL and reason.why is Why.HIDDEN:
+                entry["saved_bytes"] = judged.snapshot.denied_bytes
+        self._write(entry)
+
+    def _enter_unreadable(self, noted: Noted) -> None:
+        """Enter a message that cannot be read with the requests that it should have answered."""
+        judged, verdict, _, clock = noted
+        owed = list(self._open.take_unreadable(judged, verdict))
+        for opened, text in owed:
+            entry = self._answered(opened, clock)
+            entry["error_code"] = _code_in(text)
+            entry["answer_verdict"] = verdict_word(verdict)
+            entry["answer_why"] = Why.INVALID.value
+            self._write(entry)
+        if not owed:
+            self._write(self._entry(noted))
+
+    def _answered(self, opened: OpenRequest, clock: float) -> Entry:
+        entry = self._entry_of(opened)
+        entry["answered"] = True
+        entry["upstream_ms"] = milliseconds(clock - opened.since)
+        return entry
+
+    def _entry_of(self, opened: OpenRequest) -> Entry:
+        kept = opened.kept
+        return kept if isinstance(kept, dict) else self._entry(kept)
+
+    def _entry(self, noted: Noted) -> Entry:
+        """Return the entry for a request or notification, or for an unreadable message."""
+        judged, verdict, now, clock = noted
+        client, message = judged.client, judged.message
+        revision = client.revision  # as the upstream states it
+        origin = self._wanted.origin_of(judged.origin)
+        address = origin.get("client", "")
+        if client.credential:
+            address = f"{address}#{self._contents.hash_of_name(client.credential)}"
+        entry: Entry = {
+            "v": VERSION,
+            "time": self._timestamps.write(now),
+            "instance": self._instance,
+            "session": self._session_of(client),
+            "client": address,
+            "from": _WORDS[judged.direction],
+            "transport": _WORDS[client.via],
+            "revision": None if revision is None else shown(revision[:LONGEST]),
+            "bytes": judged.size,
+        }
+        for name in ("flow", "upstream", "server"):
+            if said := origin.get(name):
+                entry[name] = said
+        if isinstance(message, (Request, Notification)):
+            self._add_message(entry, message, judged.exchange)
+        else:
+            entry["class"] = "log"
+        if exchange := judged.exchange:
+            entry["own_ms"] = milliseconds(clock - exchange.asked_at)
+        is_shadow = isinstance(verdict, Forward) and judged.would is not None
+        decided = judged.would if is_shadow and judged.would else verdict
+        if isinstance(decided, Forward):
+            entry["verdict"] = "forwarded"
+        else:
+            entry |= facts_about(decided, judged.snapshot)
+        if is_shadow:
+            entry["shadow"] = True
+        if not isinstance(decided, Forward):
+            reason = decided.reason
+            if reason.thing != TOOL:
+                entry[reason.thing] = shown(reason.tools[0][:LONGEST]) if reason.tools else ""
+            elif not is_shadow and reason.why in (Why.CACHED, Why.HIDDEN):
+                entry["saved_bytes"] = judged.snapshot.denied_bytes
+            if not is_shadow and reason.why is Why.FORBIDDEN and reason.detail:
+                entry["detail"] = reason.detail
+        return self._shown(entry, judged) if self._wanted.for_people else entry
+
+    def _shown(self, entry: Entry, judged: Judged) -> ShownEntry:
+        message, session = judged.message, judged.client.session
+        arguments, name = None, ""
+        if isinstance(message, (Request, Notification)) and (params := message.params):
+            meta = params.get("_meta")
+            name = client_name_in(f'{{"_meta":{message.place.cut(meta)}}}') if meta else ""
+            if self._wanted.with_calls:
+                arguments = _beginning(message.place, params)
+        if not name and session is not None:
+            name = str(session.notes.get(CLIENT_NAME, ""))
+        return ShownEntry(entry, name or self._names.get(caller_of(entry), ""), arguments)
+
+    def _note_name(self, judged: Judged, message: Request | Notification) -> None:
+        """Note the name in a request that begins a session; the session is known later."""
+        exchange, params = judged.exchange, message.params
+        if exchange is not None and params is not None:
+            exchange.notes = exchange.notes or {}
+            exchange.notes[CLIENT_NAME] = client_name_in(message.place.cut(params))
+
+    def _keep_name(self, judged: Judged, exchange: Exchange) -> None:
+        name = (exchange.notes or {}).get(CLIENT_NAME)
+        if not name:
+            return
+        if judged.client.session is not None:
+            judged.client.session.notes[CLIENT_NAME] = name
+        elif len(self._names) < _MOST_NAMES:
+            address = self._wanted.origin_of(judged.origin).get("client", "")
+            caller = caller_of({"client": address, "transport": _WORDS[judged.client.via]})
+            self._names[caller] = str(name)
+
+    def _add_message(
+        self, entry: Entry, message: Request | Notification, exchange: Exchange | None
+    ) -> None:
+        method = message.method[:LONGEST]
+        entry["method"] = shown(method)
+        entry["class"] = _WORDS[class_of(method)]
+        if isinstance(message, Request):
+            entry["id"] = message.id[:LONGEST]
+        if exchange and exchange.tool is not None:
+            entry["tool"] = shown(exchange.tool[:LONGEST])
+        elif subject := subject_of(message):
+            kind, name = subject
+            entry[kind] = name
+        if message.params and (part := self._contents.shown(message.place, message.params)):
+            entry["arguments"] = part
+
+
+def _beginning(place: Place, part: Value) -> str:
+    """Return what is needed of a part of a message to show its beginning without secrets."""
+    needed = LONGEST_SHOWN + LOOK_AHEAD
+    if isinstance(place, UnreadPlace):
+        most = 4 * needed  # bytes: a character has up to four
+        return bytes(place.raw_of(part)[:most]).decode("utf-8", "replace")[:needed]
+    return place.text[part.start : min(part.end, part.start + needed)]
+
+
+def _is_refused(verdict: Verdict) -> bool:
+    return isinstance(verdict, Reply | Drop) and verdict.reason.why is not Why.CACHED
+
+
+def _code_in(answer: bytes) -> int | None:
+    code, _ = error_in(answer)
+    return code if isinstance(code, int) else None

@@ -1,0 +1,216 @@
+"""``mcp-tool-filter run -- CLIENT``: start a client whose MCP traffic goes through the filter."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+from asyncio import CancelledError
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.cli.commands.http import activity_for
+from mcp_tool_filter.cli.flags import Given, UsageError
+from mcp_tool_filter.cli.settings import Settings, gather, settle
+from mcp_tool_filter.cli.terminal import log_to_stderr, say
+from mcp_tool_filter.core.errors import StartError
+from mcp_tool_filter.core.policy.snapshot import shown
+from mcp_tool_filter.core.upstream.fetch import fetch
+from mcp_tool_filter.rooms.clients.files import Surroundings
+from mcp_tool_filter.rooms.forward.run import (
+    Proxy,
+    SeenTraffic,
+    Server,
+    Way,
+    client_of,
+    command_for,
+    environment_for,
+    find_program,
+    find_proxy,
+    keep_last,
+    named_server,
+    not_seen,
+    run_client,
+    servers_of,
+    why_not_seen,
+    write_bundles,
+)
+from mcp_tool_filter.rooms.mitmproxy.command import (
+    import_mitmproxy,
+    leave,
+    make_master,
+    mitmproxy_options,
+)
+from mcp_tool_filter.rooms.secrets.shown import shown_url
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
+
+_PATIENCE = 60.0  # seconds until we report which servers were not seen yet
+_OF_ONE_UPSTREAM = ("upstream", "upstream-cmd", "endpoint", "stdio", "host")
+
+
+def run(typed: Given) -> int:
+    """Run the client until it ends; return its exit status. Raises StartError."""
+    if "command" not in typed:
+        raise UsageError("There is no client to run", why="mcp-tool-filter run -- claude")
+    own = {name: values for name, values in typed.items() if name != "server"}  # here a URL
+    given = {
+        name: values
+        for name, values in gather(own, os.environ).items()
+        if name not in _OF_ONE_UPSTREAM
+    }
+    settings = settle(given)
+    settings.config()  # report wrong settings before anything starts
+    find_program(settings.command, {**os.environ, **settings.env})
+    is_json = settings.log_format == "json"
+    log_to_stderr(settings.verbosity, is_watched=settings.inspect, as_json=is_json)
+    if settings.record:
+        os.umask(0o077)  # a recording contains credentials
+    with tempfile.TemporaryDirectory(prefix="mcp-tool-filter-") as folder:
+        status = asyncio.run(_Session(settings, typed, Path(folder)).serve())
+    from mcp_tool_filter.rooms.mitmproxy.connections import end_at_once
+
+    end_at_once(status)
+    return status
+
+
+class _Session:
+    """One run of a client, from start to end."""
+
+    def __init__(self, settings: Settings, typed: Given, folder: Path) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._client = typed.get("client", [None])[-1] or client_of(settings.command)
+        here = Surroundings.of_this_process()
+        project = Path(settings.cwd) if settings.cwd else here.project
+        here = Surroundings(here.home, project, {**os.environ, **settings.env}, here.platform)
+        listed, problems = servers_of(self._client, settings.command, here)
+        self._servers = [*listed, *map(named_server, typed.get("server", []))]
+        self._problems = problems
+        self._has_port = "port" in typed
+
+    async def serve(self) -> int:
+        await import_mitmproxy(self._settings)
+        environment = {**os.environ, **self._settings.env}
+        behind = find_proxy(environment)
+        trusted_by_client, trusted_by_us = write_bundles(
+            self._folder,
+            ours=_own_authority(),
+            own=self._settings.ca,
+            environment=environment,
+        )
+        options = self._options(behind, trusted_by_us)
+        loop = asyncio.get_running_loop()
+        shares_terminal = sys.stderr.isatty()  # our output would disturb the client's screen
+        activity = activity_for(self._settings, loop, until_end=shares_terminal)
+        master = make_master(self._settings, fetch, self._report, activity, given=options)
+        addon: ToolFilter = master.addons.get("toolfilter")
+        proxying = loop.create_task(master.run())
+        if not await addon.started():
+            await proxying  # this ends the process, and prints why
+            return 1
+        if behind and addon.interception:  # which begins with the start
+            addon.interception.is_direct = behind.is_direct
+        server = master.addons.get("proxyserver")
+        proxy = f"http://127.0.0.1:{server.listen_addrs()[0][1]}"
+        self._warn_of_commands()
+        reminder = loop.create_task(self._remind(addon))
+        try:
+            return await run_client(
+                command_for(self._settings.command),
+                environment_for(environment, proxy, trusted_by_client),
+                self._settings.cwd,
+            )
+        except CancelledError:
+            return 1
+        finally:
+            reminder.cancel()
+            await leave(master)
+            await proxying
+            self._say_result(_seen_by(addon))
+
+    def _options(self, behind: Proxy | None, trusted: Path) -> dict[str, object]:
+        """Return mitmproxy's options; ``behind`` is the user's own proxy."""
+        login = {"upstream_auth": behind.login} if behind and behind.login else {}
+        return {
+            **mitmproxy_options(self._settings),
+            "mode": [behind.mode if behind else "regular"],
+            "listen_host": "127.0.0.1",
+            "listen_port": self._settings.port if self._has_port else 0,
+            "ssl_verify_upstream_trusted_ca": str(trusted),
+            "connection_strategy": "eager",
+            **login,
+        }
+
+    def _report(self, text: str) -> None:
+        """Show the report only with -v, because the client has the terminal now; else only where
+        the dashboard is."""
+        if self._settings.verbosity > 0 or text.startswith("Dashboard:"):
+            say(text)
+
+    def _warn_of_commands(self) -> None:
+        for problem in self._problems:
+            say(f"Warning: {problem}")
+        for one in self._servers:
+            if one.way is Way.COMMAND:
+                client = self._client or "CLIENT"
+                say(
+                    f"Warning: {shown(one.name)} is not filtered: the client starts it as a"
+                    f" command. Put the filter in front of it: mcp-tool-filter wrap {client}"
+                    f" {shown(one.name)} --deny PATTERN"
+                )
+
+    async def _remind(self, addon: ToolFilter) -> None:
+        await asyncio.sleep(_PATIENCE)
+        for one in not_seen(self._servers, seen := _seen_by(addon)):
+            why = why_not_seen(one, seen)
+            server = f"{shown(one.name)} ({shown_url(one.url)})"
+            say(f"Warning: {server} was not seen by the filter yet: {why}")
+
+    def _say_result(self, seen: SeenTraffic) -> None:
+        missing = not_seen(self._servers, seen)
+        keep_last(self._client or "", self._servers, missing, seen)
+        if missing:
+            say(_loud(missing, seen))
+        elif not any(one.way is not Way.COMMAND for one in self._servers) and not seen.endpoints:
+            say(
+                "WARNING: no MCP came through the filter in this session, and the servers of this"
+                " client are not known: name them with --client or --server"
+            )
+
+
+def _loud(missing: Sequence[Server], seen: SeenTraffic) -> str:
+    many = len(missing) > 1
+    lines = [
+        f"WARNING: {len(missing)} MCP server{'s' if many else ''} did not come through the filter"
+        " in this session. Denied tools were not hidden there:"
+    ]
+    said = [
+        f"  {shown(one.name)}  {shown_url(one.url)}  ({one.where}): {why_not_seen(one, seen)}"
+        for one in missing
+    ]
+    return "\n".join([*lines, *said, "  For help: mcp-tool-filter help run"])
+
+
+def _seen_by(addon: ToolFilter) -> SeenTraffic:
+    found = addon.interception
+    assert found
+    urls, origins = found.places.urls, found.places.origins
+    return SeenTraffic(frozenset(urls), frozenset(origins), frozenset(found.refused_tls))
+
+
+def _own_authority() -> bytes:
+    """Return mitmproxy's own CA certificate; create it if necessary."""
+    from mitmproxy.certs import CertStore
+    from mitmproxy.options import CONF_BASENAME, CONF_DIR, KEY_SIZE
+
+    folder = Path(CONF_DIR).expanduser()
+    try:
+        store = CertStore.from_store(folder, CONF_BASENAME, KEY_SIZE)
+    except (OSError, ValueError) as error:
+        why = f"{error}. Repair or remove it; run then creates a new one"
+        raise StartError(f"Cannot use mitmproxy's certificates in {folder}", why=why) from None
+    return store.default_ca.to_pem()

@@ -1,0 +1,619 @@
+"""The present state of the filter: for commands, and the page ``/mcp`` that shows and changes it.
+
+The page is in mitmweb, or on a port of its own (``--dashboard PORT``).
+
+The page requests the state every second. A click on a tool requests the patterns that would
+result, and "apply" edits the option ``deny`` like mitmweb's own page, with the same checks. "save"
+shows how the config file would change, and then changes it.
+
+On a port of its own, anyone with the token in the address that is printed at start may view and
+edit; a cookie keeps the token. The page is served only on loopback, only under that host name, and
+only to its own pages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import shlex
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from hmac import compare_digest
+from pathlib import Path
+from time import time
+from typing import Protocol
+from urllib.parse import parse_qs, urlsplit
+
+import orjson
+
+from mcp_tool_filter.core.conversation.kinds import listings_in
+from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce, SessionAtWork
+from mcp_tool_filter.core.errors import StartError, printable, reason_of
+from mcp_tool_filter.core.http.exchange import Answered
+from mcp_tool_filter.core.http.head import OUR_COOKIE
+from mcp_tool_filter.core.http.listener import Listener
+from mcp_tool_filter.core.policy.choice import NOTHING, Choice, claims_in, switched
+from mcp_tool_filter.core.policy.config import AllowedHosts, Config
+from mcp_tool_filter.core.policy.exchange import Session
+from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
+from mcp_tool_filter.core.process.sentences import CLIENT_NAME, estimate_tokens, pattern_warnings
+from mcp_tool_filter.core.process.statistics import JsonObject, Statistics, Timeline
+from mcp_tool_filter.core.sockets.server import (
+    PAGE_LIMITS,
+    ServedRequest,
+    ServedResponse,
+    comes_from_here,
+    http_server,
+)
+from mcp_tool_filter.rooms.lock.approvals import Approvals
+from mcp_tool_filter.rooms.secrets.shown import shown_url
+
+log = logging.getLogger(__name__)
+
+_FILES = Path(__file__).with_name("files")
+_HTML = "text/html; charset=UTF-8"
+_PLAIN = "text/plain; charset=UTF-8"
+_JSON = "application/json; charset=UTF-8"
+_TYPES = {
+    ".html": _HTML,
+    ".js": "text/javascript; charset=UTF-8",
+    ".css": "text/css; charset=UTF-8",
+}
+_FILES_BY_NAME = {"": "page.html", "mcp": "page.html"} | {
+    name: name for name in ("page.js", "page.css", "mitmweb.css")
+}
+_MOST_UNDONE = 50
+
+
+def not_let_in(title: str, how: str) -> bytes:
+    """Return a page for a visitor without a token."""
+    page = (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<title>MCP tool filter</title><link rel="stylesheet" href="/mcp/page.css">'
+        f'<body class="alone"><main><section><h1>{title}</h1><p>{how}</p></section></main></html>'
+    )
+    return page.encode()
+
+
+# The state of the filter
+
+_MOST_SESSIONS = 200
+_SHOWN_OF_AN_ID = 8
+_LONGEST_DESCRIPTION = 240
+
+
+@dataclass(slots=True)
+class Overview:
+    """Collects the state of the tool filter's listeners."""
+
+    listeners: Mapping[str, Listener]
+    statistics: Mapping[str, Statistics]
+    clock: Callable[[], float] = time
+    refused_edit: str = ""
+    """Why the last edit of an option was refused; else empty."""
+
+    def as_json(self) -> dict[str, object]:
+        """Return the whole state as JSON values."""
+        return {"listeners": self.render(), "refused_edit": self.refused_edit}
+
+    def render(self) -> list[JsonObject]:
+        return [self._lines(mode, listener) for mode, listener in self.listeners.items()]
+
+    def _lines(self, mode: str, listener: Listener) -> JsonObject:
+        snapshot, fetched = listener.snapshot, listener.fetched
+        counted = self.statistics.get(mode) or Statistics()
+        now = self.clock()
+        at_work = listener.policy.rules_at_work()
+        return {
+            "mode": mode,
+            "upstream": listener.called or shown_url(listener.upstream + fetched.endpoint),
+            "server": f"{fetched.server_name} {fetched.server_version}".strip() or "unnamed",
+            "transport": fetched.transport.value,
+            "revision": fetched.revision,
+            "tools": list(_tool_lines(snapshot, counted, _marks_in(fetched.pages))),
+            "exposed": len(snapshot.allowed),
+            "hidden": len(snapshot.denied),
+            "saved_bytes": snapshot.denied_bytes,
+            "saved_tokens": estimate_tokens(snapshot.denied_bytes),
+            "lists": counted.lists,
+            "messages": counted.messages,
+            "calls": counted.calls.total(),
+            "failed": counted.failed_calls.total(),
+            "refused": counted.refused,
+            "invalid": counted.invalid,
+            "shadow": listener.policy.config.shadow,
+            "reported": counted.reported,
+            "sessions": list(_session_lines(listener)),
+            "refusals": [
+                {"seconds_ago": round(now - one.at, 1), "tool": one.tool, "why": one.why}
+                for one in counted.refusals
+            ],
+            "rules": [{"id": shown(id), "hits": hits} for id, hits in at_work.hits],
+            "metrics": {shown(name): value for name, value in at_work.metrics},
+            "rule_sessions": [_rule_session_line(one) for one in at_work.sessions],
+            "warnings": [
+                *(said[0].upper() + said[1:] for said in pattern_warnings(snapshot)),
+                *snapshot.faults,
+            ],
+        }
+
+
+def render_tools(listeners: Iterable[JsonObject]) -> Iterator[str]:
+    """Write one line for each tool."""
+    for listener in listeners:
+        yield f"{listener['upstream']}: {listener['exposed']} exposed, {listener['hidden']} hidden"
+        for tool in listener["tools"]:
+            what = f"hidden, {tool['why']}, {tool['refused']} refused"
+            if tool["exposed"]:
+                what = f"exposed, {tool['calls']} calls"
+            yield f"  {tool['name']}: {what}"
+
+
+def render_sessions(listeners: Iterable[JsonObject]) -> Iterator[str]:
+    """Write one line for each session."""
+    for listener in listeners:
+        yield f"{listener['upstream']}: {len(listener['sessions'])} sessions"
+        for one in listener["sessions"]:
+            ago = one["seconds_ago"]
+            when = "open" if ago is None else f"last seen {ago:.0f} s ago"
+            yield f"  {one['id']}: {one['revision']}, {when}, {one['waiting']} waiting"
+        for known in listener["rule_sessions"]:
+            yield (
+                f"  {known['id']}, as the rules know it: {known['messages']} messages in "
+                f"{known['seconds']:.0f} s, {known['errors']} errors, "
+                f"{known['milliseconds']:.0f} ms per answer"
+            )
+
+
+def render_statistics(listeners: Iterable[JsonObject]) -> Iterator[str]:
+    """Write what has been counted."""
+    for one in listeners:
+        yield one["upstream"]
+        yield f"  messages: {one['messages']}, of which {one['invalid']} invalid"
+        yield f"  lists: {one['lists']}, each {one['saved_bytes']:,} bytes shorter"
+        yield f"  calls: {one['calls']}, refused: {one['refused']}"
+        if one["shadow"] or one["reported"]:
+            yield f"  only reported, neither refused nor changed: {one['reported']}"
+        if one["failed"]:
+            yield f"  calls answered with an error: {one['failed']}"
+        for rule in one["rules"]:
+            yield f"  rule {rule['id']}: {rule['hits']} hits"
+        for name, value in one["metrics"].items():
+            yield f"  metric {name}: {value:g}"
+
+
+@lru_cache(20)  # the page asks every second
+def _marks_in(pages: tuple[bytes, ...]) -> dict[str, str]:
+    """Return what the fetched definitions say of their tools, also of those that are hidden."""
+    listings = filter(None, listings_in(pages))
+    said = ((one.name, claims_in(one.raw).marks) for page in listings for one in page.definitions)
+    return {name: marks for name, marks in said if name and marks}
+
+
+def _tool_lines(
+    snapshot: Snapshot, counted: Statistics, marks: Mapping[str, str]
+) -> Iterator[JsonObject]:
+    for name, definition in snapshot.allowed.items():
+        yield {
+            **_tool_line(name, "", len(definition), counted, marks),
+            "description": _description_in(definition),
+        }
+    for name, by in snapshot.denied.items():
+        by_deny = snapshot.choice.could_expose(name, by)
+        yield _tool_line(name, by.says, 0, counted, marks, by_deny=by_deny)
+
+
+@lru_cache(2000)  # the page asks every second
+def _description_in(definition: bytes) -> str:
+    """Return the first line of a tool's description."""
+    try:
+        said = str(orjson.loads(definition).get("description") or "")
+    except ValueError:
+        return ""
+    return printable(said.strip().partition("\n")[0][:_LONGEST_DESCRIPTION])
+
+
+def _tool_line(
+    name: str,
+    why: str,
+    size: int,
+    counted: Statistics,
+    marks: Mapping[str, str],
+    *,
+    by_deny: bool = False,
+) -> JsonObject:
+    label = shown(name)
+    return {
+        "id": name,
+        "name": label,
+        "by_deny": by_deny,
+        "exposed": not why,
+        "why": why,
+        "marks": marks.get(name, ""),
+        "bytes": size,
+        "calls": counted.calls[label],
+        "failed": counted.failed_calls[label],
+        "refused": counted.refused_calls[label],
+    }
+
+
+def _session_lines(listener: Listener) -> Iterator[JsonObject]:
+    now = listener.policy.clock()
+    for stream in listener.legacy:
+        yield {
+            "id": _short(stream.target),
+            "client": _client_name(stream.conversation.client.session),
+            "revision": stream.conversation.client.revision or "?",
+            "seconds_ago": None,
+            "waiting": len(stream.conversation.exchanges),
+        }
+    newest_first = reversed(list(listener.sessions)[-_MOST_SESSIONS:])
+    for key, last_used, session in newest_first:
+        yield {
+            "id": _short(str(key)),
+            "client": _client_name(session),
+            "revision": session.revision or "?",
+            "seconds_ago": round(now - last_used, 1),
+            "waiting": 0,  # each request of such a session gets its own answer
+        }
+
+
+def _client_name(session: Session | None) -> str:
+    return str(session.notes.get(CLIENT_NAME, "")) if session else ""
+
+
+def _rule_session_line(one: SessionAtWork) -> JsonObject:
+    return {
+        "id": _short(shown(one.id)),
+        "seconds": round(one.seconds, 1),
+        "messages": one.messages,
+        "errors": one.errors,
+        "milliseconds": round(1000 * one.mean_latency, 1),
+    }
+
+
+def _short(id: str) -> str:
+    """Show enough of a session's id to recognise it, but too little to hijack the session.
+
+    >>> _short("0123456789abcdef")
+    '…89abcdef'
+    """
+    return id if len(id) <= _SHOWN_OF_AN_ID else f"…{id[-_SHOWN_OF_AN_ID:]}"
+
+
+# The page
+
+type ApplyPatterns = Callable[[list[str], list[str]], str]
+"""Sets the deny patterns and their exceptions; returns the problem with them, or an empty text."""
+
+
+class Savings(Protocol):
+    """Saves patterns in the file that the settings are from."""
+
+    @property
+    def path(self) -> str: ...
+
+    def shared(self) -> Choice:
+        """Return the patterns that are set elsewhere, and stay. Raises StartError."""
+
+    def save(self, deny: Sequence[str], exceptions: Sequence[str], token: str) -> JsonObject:
+        """Return the change of the file, with its token; or make it, if that is its token."""
+
+
+class Switches:
+    """What people see and change of the patterns of one server; or of all, if they share them."""
+
+    def __init__(
+        self,
+        config: Callable[[], Config],
+        snapshots: Callable[[], Sequence[Snapshot]],
+        edit: ApplyPatterns,
+        *,
+        savings: Savings | None = None,
+        policies: Callable[[], Sequence[PolicyInForce]] = tuple,
+        adopt: Callable[[Config], None] = lambda _config: None,
+        server: str = "",
+    ) -> None:
+        """``server`` is the name of an only one; the patterns of all servers are not its own."""
+        self._config = config
+        self._snapshots = snapshots
+        self._edit = edit
+        self._savings = savings
+        self._approvals = Approvals(config, policies, adopt)
+        self._server = server
+        self._before: list[tuple[list[str], list[str]]] = []
+
+    def patterns(self) -> dict[str, object]:
+        """Return the patterns, and what can be done with them."""
+        deny, exceptions = self._patterns()
+        return {
+            "deny": deny,
+            "except": exceptions,
+            "command": self._shown(deny, exceptions),
+            "can_undo": bool(self._before),
+            "file": self._savings.path if self._savings else "",
+            "waiting": self._approvals.waiting(),
+        }
+
+    def preview(self, hide: Sequence[str], show: Sequence[str]) -> dict[str, object]:
+        """Return patterns that hide and expose these tools, and how to make them permanent."""
+        snapshots = self._snapshots()
+        names = list(
+            dict.fromkeys(name for one in snapshots for name in (*one.allowed, *one.denied))
+        )
+        choice, hinted = self._own(), {name for one in snapshots for name in one.hinted}
+        if self._server:
+            shared = self._shared()
+            hinted |= {name for name in names if any(one.matches(name) for one in shared.deny)}
+            stays = [one for one in hide if any(each.matches(one) for each in shared.exceptions)]
+            if stays:
+                why = f"{stays[0]} cannot be hidden here: an except for all servers exposes it"
+                return {"problem": why}
+        new = switched(choice, names, set(hide), set(show), hinted)
+        deny, exceptions = new.deny if choice.deny or new.more else [], new.exceptions
+        return {"deny": deny, "except": exceptions, "command": self._shown(deny, exceptions)}
+
+    def apply(
+        self, deny: Sequence[str], exceptions: Sequence[str] | None = None
+    ) -> dict[str, object]:
+        """Set the patterns, and their exceptions if given; return the problem with them, if any."""
+        before = self._patterns()
+        after = list(deny), before[1] if exceptions is None else list(exceptions)
+        problem = self._edit(*after)
+        if not problem and before != after:
+            self._tell_of_change(*after)
+            self._before = [*self._before[-_MOST_UNDONE:], before]
+        return {"problem": problem}
+
+    def undo(self) -> dict[str, object]:
+        """Restore the patterns before the last change."""
+        if not self._before:
+            return {"problem": "There is nothing to undo"}
+        deny, exceptions = self._before[-1]
+        problem = self._edit(deny or [NOTHING], exceptions)
+        if not problem:
+            self._tell_of_change(deny, exceptions)
+            self._before.pop()
+        return {"problem": problem}
+
+    def save(self, token: str) -> dict[str, object]:
+        """Return how the file would change, with a token for just that; or change it."""
+        if self._savings is None:
+            return {"problem": "There is no config file: start with --config FILE"}
+        return self._savings.save(*self._patterns(), token)
+
+    def approve(self, token: str) -> dict[str, object]:
+        """Take a definition that waits into the lock; return the problem with it, if any."""
+        return self._approvals.approve(token)
+
+    def _shared(self) -> Choice:
+        if not self._server or not self._savings:
+            return Choice()
+        try:
+            return self._savings.shared()
+        except StartError:  # such as a broken lock: nothing can be applied until it is mended
+            return Choice()
+
+    def _own(self) -> Choice:
+        """Return what can be changed here: a server's patterns without those of all servers."""
+        choice, shared = self._config().choice, self._shared()
+        return replace(
+            choice,
+            deny=tuple(one for one in choice.deny if one not in shared.deny),
+            exceptions=tuple(one for one in choice.exceptions if one not in shared.exceptions),
+        )
+
+    def _patterns(self) -> tuple[list[str], list[str]]:
+        choice = self._own()
+        return [one.regex for one in choice.deny], [one.text for one in choice.exceptions]
+
+    def _shown(self, deny: Sequence[str], exceptions: Sequence[str]) -> str:
+        """Write patterns as they can be kept: in a shell, or in a server's table of the file."""
+        if not self._server:
+            return shlex.join(_flags(deny, exceptions))
+        given = {"deny": [one for one in deny if one != NOTHING], "except": list(exceptions)}
+        return "\n".join(f"{key} = {json.dumps(value)}" for key, value in given.items() if value)
+
+    def _tell_of_change(self, deny: Sequence[str], exceptions: Sequence[str]) -> None:
+        flags = shlex.join(_flags(deny, exceptions)) or "no pattern"
+        of = f" of {self._server}" if self._server else ""
+        log.warning("The patterns%s were changed on the page: %s", of, flags)
+
+
+class Dashboard:
+    """The dashboard of the process."""
+
+    def __init__(
+        self,
+        overview: Callable[[], dict[str, object]],
+        switches: Switches,
+        servers: Callable[[], Mapping[str, Switches]] = dict,
+    ) -> None:
+        """The ``switches`` are for all that it filters, unless each server has its own."""
+        self._overview, self._switches, self._servers = overview, switches, servers
+        self.has_flows = False
+        """True if a message's flow can be viewed at ``/#/flows/ID``."""
+        self.timeline = Timeline()
+
+    def state(self) -> dict[str, object]:
+        """Return everything that the page shows."""
+        return {
+            **self._overview(),
+            "recent": self.timeline.recent(),
+            "steps": self.timeline.steps(),
+            "callers": self.timeline.callers(),
+            "flows": self.has_flows,
+            **self._switches.patterns(),
+            "servers": {name: one.patterns() for name, one in self._servers().items()},
+        }
+
+    def switches_of(self, server: object) -> Switches:
+        """Return the switches of a server. Raises KeyError."""
+        return self._servers()[str(server)] if server else self._switches
+
+
+def _flags(deny: Sequence[str], exceptions: Sequence[str]) -> list[str]:
+    flags = [*(("--deny", one) for one in deny), *(("--except", one) for one in exceptions)]
+    return [word for flag in flags for word in flag]
+
+
+def _names(value: object) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise TypeError("not a list of names")
+    return value
+
+
+def answer_page(board: Dashboard, method: str, path: str, body: bytes) -> Answered:
+    """Answer a request of a visitor who may see the page."""
+    folder, _, name = path.rstrip("/").rpartition("/")
+    if folder != "/mcp" and (folder or name not in ("", "mcp", "favicon.ico")):
+        return Answered(404, b"Not found", content_type=_PLAIN)
+    if method == "POST":
+        try:
+            return _json(_change(board, name, json.loads(body or b"{}")))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return Answered(400, b"Bad request", content_type=_PLAIN)
+    match name:
+        case "state":
+            return _json(board.state())
+        case "favicon.ico":
+            return Answered(204, content_type=_PLAIN)
+    file = _FILES_BY_NAME.get(name)
+    if file is None:
+        return Answered(404, b"Not found", content_type=_PLAIN)
+    return Answered(200, (_FILES / file).read_bytes(), content_type=_TYPES[Path(file).suffix])
+
+
+RUNNING = "/mcp/running"
+
+
+async def answer_running() -> Answered:
+    """Answer what all running filters of this user say, for a visitor who may see the page."""
+    from mcp_tool_filter.rooms.status.running import running_filters
+
+    found = await asyncio.to_thread(running_filters)  # this filter answers, too
+    return _json({"running": found, "pid": os.getpid()})
+
+
+def _change(board: Dashboard, name: str, said: dict[str, object]) -> dict[str, object]:
+    if not isinstance(said, dict):
+        raise TypeError("not an object")
+    switches = board.switches_of(said.get("server"))
+    match name:
+        case "preview":
+            return switches.preview(_names(said["hide"]), _names(said["show"]))
+        case "apply":
+            exceptions = _names(said["except"]) if "except" in said else None
+            return switches.apply(_names(said["deny"]), exceptions)
+        case "undo":
+            return switches.undo()
+        case "approve":
+            return switches.approve(str(said["token"]))
+        case "save":
+            return switches.save(str(said["token"]))
+        case "details":
+            return board.timeline.details(int(str(said["number"])))
+    raise KeyError(name)
+
+
+def _json(answer: dict[str, object]) -> Answered:
+    return Answered(200, json.dumps(answer).encode(), content_type=_JSON)
+
+
+# On a port of its own
+
+_HOSTS = AllowedHosts()
+_NO_TOKEN = not_let_in(
+    "This page needs a token",
+    "The filter printed the address of this page when it started, on a line that begins with"
+    " <code>Dashboard:</code>. The token is in that address: open it in this browser.",
+)
+_SAFE = [
+    (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+]
+
+
+class DashboardServer:
+    """Answers the requests of the page; ``http_server`` serves it."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        self._dashboard = dashboard
+        self.token = secrets.token_urlsafe(24)
+
+    def judge_head(self, request: ServedRequest) -> ServedResponse | None:
+        """Refuse, or let in, by the head alone: strangers cannot make us read a body."""
+        if not comes_from_here(request, _HOSTS):
+            return _plain(403, b"Forbidden: unknown Host or Origin")
+        try:
+            given = parse_qs(urlsplit(request.target).query).get("token", [""])[0]
+        except ValueError:  # for example //[
+            return _plain(400, b"Bad request")
+        # With the port: browsers share cookies between ports.
+        port = (request.header(b"host") or "").rpartition(":")[2]
+        cookie = f"{OUR_COOKIE}_{port}" if port.isdecimal() and port.isascii() else OUR_COOKIE
+        if given and self._is_token(given):  # store it in a cookie, and remove it from the address
+            kept = f"{cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+            headers = [(b"location", b"/mcp"), (b"set-cookie", kept.encode()), *_SAFE]
+            return ServedResponse(303, headers)
+        if request.method == "GET" and request.path == "/mcp/page.css":  # also without a token
+            return _served(answer_page(self._dashboard, "GET", request.path, b""))
+        if not self._is_token(_cookie_in(request, cookie)):
+            return _served(Answered(403, _NO_TOKEN, content_type=_HTML))
+        if request.method not in ("GET", "HEAD", "POST"):
+            return _plain(405, b"Method not allowed")
+        return None
+
+    async def answer(self, request: ServedRequest) -> ServedResponse:
+        """Answer a request whose head has passed."""
+        if request.path == RUNNING and request.method != "POST":
+            return _served(await answer_running())
+        return _served(answer_page(self._dashboard, request.method, request.path, request.body))
+
+    def _is_token(self, text: str) -> bool:
+        return compare_digest(text.encode(), self.token.encode())
+
+
+def _cookie_in(request: ServedRequest, cookie: str) -> str:
+    for part in (request.header(b"cookie") or "").split(";"):
+        name, _, value = part.strip().partition("=")
+        if name == cookie:
+            return value
+    return ""
+
+
+def _plain(status: int, text: bytes) -> ServedResponse:
+    return _served(Answered(status, text, content_type=_PLAIN))
+
+
+def _served(answer: Answered) -> ServedResponse:
+    kind = (b"content-type", answer.content_type.encode())
+    return ServedResponse(answer.status, [kind, *_SAFE], answer.body)
+
+
+@asynccontextmanager
+async def dashboard_server(
+    dashboard: Dashboard, port: int, say: Callable[[str], None]
+) -> AsyncIterator[str]:
+    """Serve the page; ``say`` gets its address, the block the same without the token. Raises
+    StartError."""
+    page = DashboardServer(dashboard)
+    try:
+        running = http_server(
+            page.answer, port=port, judge_head=page.judge_head, limits=PAGE_LIMITS
+        )
+        async with running as server:
+            address = f"http://127.0.0.1:{server.port}/mcp"
+            say(f"Dashboard: {address}?token={page.token}")
+            yield address
+    except OSError as error:
+        what = f"Cannot serve the dashboard on 127.0.0.1:{port}"
+        raise StartError(what, why=reason_of(error)) from error

@@ -1,0 +1,676 @@
+"""The rules as a link of the chain, after the tool filter.
+
+One policy judges both a request and its response, even if the rules file is edited in between. The
+tool filter judges at once what a rule changes. A session is identified by MCP's session id, or if a
+revision has none, by the client's credentials and address.
+
+What rules remember of sessions, and of requests until their responses arrive, is bounded in number,
+bytes and time; the least recently used is forgotten first.
+
+Since revision 2026-07-28 a message may carry others. The server's requests are in ``inputRequests``
+of a result, the client's answers in ``inputResponses`` of its next request, and
+``subscriptions/listen`` names resources as ``resources/subscribe`` did. Rules see each of them as
+what it is, as if it was sent alone.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count, islice
+
+from jsregex.cost import Budget
+from mcp_tool_filter.core.errors import ProtocolError
+from mcp_tool_filter.core.messages.limits import Limits
+from mcp_tool_filter.core.messages.messages import (
+    Batch,
+    Notification,
+    Place,
+    Request,
+    Response,
+    Single,
+    UnreadPlace,
+    id_value,
+    parse_message,
+    render_error,
+)
+from mcp_tool_filter.core.messages.scan import Value
+from mcp_tool_filter.core.messages.tools import parse_listing
+from mcp_tool_filter.core.policy.chain import decide_from_upstream, judge_by_filter
+from mcp_tool_filter.core.policy.effects import Deciding, Decision, waits
+from mcp_tool_filter.core.policy.exchange import Client, Direction, Situation
+from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.rooms.rules.actions import may_be_kept
+from mcp_tool_filter.rooms.rules.chain import AtOnce, answered, judge
+from mcp_tool_filter.rooms.rules.fields import Document, Unjudgeable, quote
+from mcp_tool_filter.rooms.rules.policy import Policy
+from mcp_tool_filter.rooms.rules.rule_effects import WriteCache
+from mcp_tool_filter.rooms.rules.subject import (
+    NOT_CLEAR,
+    UNCLEAR,
+    Circumstances,
+    Refusal,
+    RulesOutcome,
+    Subject,
+    Watch,
+    passes,
+)
+from mcp_tool_filter.rooms.things.uris import is_of_skill
+
+_NOTE = "rules"
+_NOBODY = Client()
+
+
+@dataclass(slots=True)
+class _Noted:
+    """What we remember about a request until its response arrives."""
+
+    policy: Policy
+    session: RuleSession
+    stores: list[WriteCache] = field(default_factory=list)
+
+
+class RulesLink:
+    """The rules of one listener; ``policy`` may be replaced at any time."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        at_once: AtOnce,
+        *,
+        upstream: str = "",
+        operator: Callable[[], bytes] = bytes,
+        clock: Callable[[], float] = time.monotonic,
+        salt: bytes = b"",
+        copies: str = "",
+    ) -> None:
+        """``operator`` returns the credentials that the operator adds to messages.
+
+        ``salt`` keys the names of sessions without an id.
+
+        The ids of our own copies of requests begin with ``copies``.
+        """
+        self.hits: Counter[str] = Counter()
+        """How often each rule has matched."""
+        self.policy = policy
+        self.sessions = RuleSessions(policy.session_ttl)
+        self.at_once, self.clock = at_once, clock
+        self.upstream, self.operator = upstream, operator
+        self.asked = AskedBefore(is_strict=True)
+        self.asked_of_clients, self.asked_in_results = AskedBefore(), AskedBefore()
+        self._copies = f'"{copies}' if copies else ""
+        self._salt = salt
+        self._numbers = count(1)
+        self._batch: tuple[str, Budget] | None = None
+
+    def adopt(self, policy: Policy) -> None:
+        """Use another policy from now on; open requests keep the old one."""
+        self.policy = policy
+        self.sessions.ttl = policy.session_ttl
+
+    def decide(self, message: Single, situation: Situation) -> Decision[Verdict]:
+        """Return a verdict, or a generator of effects if the message must wait."""
+        if (
+            isinstance(message, Response)
+            and self._copies
+            and situation.direction is Direction.FROM_UPSTREAM
+            and message.id is not None
+            and message.id.startswith(self._copies)
+        ):
+            return Drop(Reason(Why.STORED, detail="the answer to a copy of a request"))
+        noted, budget = self._note(message, situation), self._budget_of_batch(message)
+        return _Judge(self, situation, noted, budget).decide(message)
+
+    def _budget_of_batch(self, message: Single) -> Budget | None:
+        """Return the budget that all members of a batch share; None for any other message.
+
+        Otherwise each member of a batch could keep all clients waiting.
+        """
+        place = message.place
+        if not place.start or isinstance(place, UnreadPlace):
+            self._batch = None
+            return None
+        if self._batch is None or self._batch[0] is not place.text:
+            self._batch = place.text, Budget()
+        return self._batch[1]
+
+    # What we know besides the message
+
+    def _note(self, message: Single, situation: Situation) -> _Noted:
+        """Return what judges a message: for a response, the policy of its request."""
+        exchange = situation.exchange
+        if isinstance(message, Response):
+            known = exchange.notes.get(_NOTE) if exchange is not None and exchange.notes else None
+            if isinstance(known, _Noted):
+                return known
+        session = self._session_of(situation.client or _NOBODY, self.clock())
+        noted = _Noted(self.policy, session)
+        is_from_client = situation.direction is Direction.FROM_CLIENT
+        if exchange is not None and is_from_client and not isinstance(message, Response):
+            if exchange.notes is None:
+                exchange.notes = {}
+            exchange.notes[_NOTE] = noted
+        return noted
+
+    def _session_of(self, client: Client, now: float) -> RuleSession:
+        session = client.session
+        if session is not None and session.id:
+            return self.sessions.get(session.id, partial(str, session.id), session.started, now)
+        claimed = client.claimed_session
+        if claimed and client.upstream_has_sessions:
+            return self.sessions.get(claimed, partial(str, claimed), None, now)
+        if session is not None:  # a session of a transport without session ids
+            known = session.notes.get(_NOTE)
+            if not isinstance(known, str):
+                known = session.notes[_NOTE] = f"session-{next(self._numbers)}"
+            return self.sessions.get((known,), partial(str, known), session.started, now)
+        who = client.address, client.identity
+        return self.sessions.get(who, partial(self._name, *who), None, now)
+
+    def _name(self, address: str, identity: bytes) -> str:
+        """Name a session that we know only by its client's address and credentials."""
+        return f"client-{identify(self._salt, address.encode() + bytes(1) + identity)}"
+
+    def sessions_at_work(self, most: int = 200) -> Iterator[tuple[str, float, int, int, float]]:
+        """Yield id, age, messages, errors and mean latency, the most recently used session
+        first."""
+        now = self.clock()
+        for one in islice(reversed(list(self.sessions)), most):
+            mean = one.seconds / one.responses if one.responses else 0.0
+            yield one.id, now - one.started, one.messages, one.errors, mean
+
+
+@dataclass(slots=True)
+class _Judge:
+    """Decides on one message, and on those that it carries."""
+
+    link: RulesLink
+    situation: Situation
+    noted: _Noted
+    budget: Budget | None
+
+    def decide(self, message: Single) -> Decision[Verdict]:
+        try:
+            carried = self._carried(message)
+        except ProtocolError as error:
+            refusal = Refusal(UNCLEAR, NOT_CLEAR, None, "", "error", str(error))
+            return RulesOutcome(message, refusal=refusal).to_verdict()
+        if not carried:
+            return self._decide_alone(message)
+        self.budget = self.budget or Budget()
+        return answered(self._decide_with(carried, message), self.link.at_once)
+
+    def _decide_alone(self, message: Single) -> Decision[Verdict]:
+        """Decide on a message without those that it carries."""
+        if isinstance(message, Response):
+            return self._decide_response(message)
+        if self.noted.policy.reads_requests:
+            judging = self._judging(message)
+            if judging is not None:
+                if self.situation.is_shadow:
+                    self._remember(message)
+                return answered(self._request_decided(judging), self.link.at_once)
+        self._remember(message)
+        return Forward()
+
+    def _judging(
+        self, message: Single, request: Request | None = None, about: Circumstances | None = None
+    ) -> Deciding[RulesOutcome] | None:
+        """Return how the rules judge a message; None if nothing in them concerns it."""
+        policy, clock = self.noted.policy, self.link.clock
+        watch = Watch(clock, policy.chain.timeout, clock())
+        subject = Subject(message, about, request, self.budget, watch)
+        if not policy.concerns(subject):
+            return None
+        if about is None:
+            subject.about = self._about()
+        return self._judged(subject)
+
+    def _judged(self, subject: Subject) -> Deciding[RulesOutcome]:
+        judged = yield from judge(self.noted.policy, subject, self.link.clock)
+        self.link.hits.update(judged.matched)
+        if judged.audited and self.situation.audited is not None:
+            self.situation.audited += judged.audited
+        return judged
+
+    def _about(self) -> Circumstances:
+        link, situation, session = self.link, self.situation, self.noted.session
+        client = situation.client or _NOBODY
+        return Circumstances(
+            from_client=situation.direction is Direction.FROM_CLIENT,
+            session_id=session.id,
+            claimed_session_id=client.claimed_session,
+            session_started=session.started,
+            session=session.custom,
+            credentials=client.identity,
+            operator=link.operator,
+            asker=lambda: f"{client.revision or ''}\0".encode() + client.asker(),
+            upstream=link.upstream,
+            filter=partial(judge_by_filter, situation=situation),
+            limits=situation.limits,
+            is_answered=situation.is_answered,
+            is_shadow=situation.is_shadow,
+            origin=situation.origin,
+        )
+
+    # Carried messages
+
+    def _carried(self, message: Single) -> list[Carried]:
+        """Return the carried messages that rules could concern. Raises ProtocolError."""
+        policy, limits = self.noted.policy, self.situation.limits
+        if self.situation.direction is Direction.FROM_UPSTREAM:
+            if isinstance(message, Response) and policy.may_judge(*ASKING):
+                return carried_requests(message, limits)
+            return []
+        found: list[Carried] = []
+        if isinstance(message, Request) and policy.reads_responses:
+            found += carried_responses(message, limits)
+        if (
+            not isinstance(message, Response)
+            and message.method == LISTEN
+            and policy.may_judge(SUBSCRIBE)
+        ):
+            found += carried_subscriptions(message, limits)
+        return found
+
+    def _decide_with(self, carried: list[Carried], message: Single) -> Deciding[Verdict]:
+        """Decide on the carried messages first; one that is refused refuses their carrier."""
+        changes: list[tuple[Carried, Single]] = []
+        rules: list[str] = []
+        policy, session = self.noted.policy, self.noted.session
+        for one in carried:
+            judged = yield from self._judge_carried(one)
+            if judged.refusal is not None:
+                return replace(judged, message=message).to_verdict()
+            if judged.is_changed:
+                changes.append((one, judged.message))
+                rules += judged.done
+            if policy.reads_responses and isinstance(judged.message, Request) and one.key:
+                self.link.asked_in_results.note(session.id, one.key, judged.message)
+        text, carrier = b"", message
+        if changes:
+            text = with_changes(message.place, changes)
+            changed = parse_message(text, self.situation.limits)
+            assert not isinstance(changed, Batch)
+            carrier = changed
+        decision = self._decide_alone(carrier)
+        verdict = (yield from decision) if waits(decision) else decision
+        if not changes or not isinstance(verdict, Forward):
+            return verdict
+        return Rewrite(text, Reason(Why.CHANGED, rule=", ".join(dict.fromkeys(rules))))
+
+    def _judge_carried(self, one: Carried) -> Deciding[RulesOutcome]:
+        """Judge a carried message as if it was sent alone; its carrier's default is enough."""
+        is_answer = isinstance(one.message, Response)
+        known = self.link.asked_in_results
+        asked = known.find(self.noted.session.id, one.key) if is_answer else None
+        is_listening = isinstance(one.message, Request) and one.message.method == SUBSCRIBE
+        about = replace(
+            self._about(),
+            from_client=is_listening or is_answer,
+            filter=passes,
+            is_answered=True,
+            is_carried=True,
+        )
+        judging = self._judging(one.message, asked, about)
+        return RulesOutcome(one.message) if judging is None else (yield from judging)
+
+    # Requests and notifications
+
+    def _request_decided(self, judging: Deciding[RulesOutcome]) -> Deciding[Verdict]:
+        judged = yield from judging
+        verdict, final = judged.to_verdict(), judged.message
+        if self.situation.is_shadow:
+            return verdict
+        if isinstance(verdict, Reply) and isinstance(final, Request):
+            refusal = judged.refusal
+            is_of_rule = refusal is not None and refusal.action != "error"
+            if is_of_rule and self.noted.policy.reads_responses:
+                return (yield from self._judge_own_error(verdict, final))
+        if not isinstance(verdict, Forward | Rewrite):
+            return verdict
+        self._remember(final)
+        if judged.cached is not None and isinstance(final, Request):
+            response = self._stored_response(final, judged.cached)
+            if not (self.situation.snapshot.is_open and parse_listing(response)):
+                return (yield from self._answer_stored(response))
+            # These are tools that this asker has not seen: only a list that comes is pinned.
+        self.noted.stores = judged.stores
+        return verdict
+
+    def _judge_own_error(self, reply: Reply, request: Request) -> Deciding[Verdict]:
+        """Return the response rules' verdict on an error with which a rule answers."""
+        text = reply.text.decode()
+        id = None if request.id == "null" else request.id
+        error = Response(id, place=Place(text, 0, len(text)))
+        answer = replace(self.situation, direction=self.situation.direction.opposite)
+        judge = replace(self, situation=answer)
+        judging = judge._judging(error, request, replace(judge._about(), is_own_error=True))
+        if judging is None:
+            return reply
+        told = yield from judging
+        verdict = told.to_verdict()
+        if not isinstance(verdict, Rewrite):
+            return reply if isinstance(verdict, Forward) else verdict
+        return Reply(verdict.text, verdict.reason if told.refusal else reply.reason)
+
+    def _stored_response(self, message: Request, stored: bytes) -> Response:
+        head = f'{{"jsonrpc":"2.0","id":{message.id},"result":'.encode()
+        response = parse_message(b"".join([head, stored, b"}"]), self.situation.limits)
+        assert isinstance(response, Response)
+        return response
+
+    def _answer_stored(self, response: Response) -> Deciding[Verdict]:
+        """Answer with a stored result, after the tool filter and the response rules have judged
+        it."""
+        answer = replace(self.situation, direction=Direction.FROM_UPSTREAM)
+        decision = decide_from_upstream(response, answer)
+        verdict = (yield from decision) if waits(decision) else decision
+        if isinstance(verdict, Rewrite):
+            return Reply(verdict.text, verdict.reason)
+        return Reply(response.place.raw, Reason(Why.STORED))
+
+    def _remember(self, message: Single) -> None:
+        """Keep a request as it is forwarded, for the rules that judge its response."""
+        if not isinstance(message, Request) or not self.noted.policy.reads_responses:
+            return
+        asked = self.link.asked
+        if self.situation.direction is Direction.FROM_UPSTREAM:
+            asked = self.link.asked_of_clients
+        elif self.situation.exchange is not None:
+            self.situation.exchange.request = message
+        asked.note(self.noted.session.id, id_value(message.id), message)
+
+    # Responses
+
+    def _decide_response(self, message: Response) -> Decision[Verdict]:
+        policy, session, exchange = self.noted.policy, self.noted.session, self.situation.exchange
+        is_from_upstream = self.situation.direction is Direction.FROM_UPSTREAM
+        if exchange is not None and is_from_upstream:
+            session.responses += 1
+            session.errors += message.result is None
+            session.seconds += max(0.0, self.link.clock() - exchange.asked_at)
+        stores, self.noted.stores = self.noted.stores, []
+        if not stores and not policy.reads_responses:
+            return Forward()
+        request = self._request_of(message)
+        needs_request = policy.reads_requests_of_responses and message.result is not None
+        if request is None and is_from_upstream and needs_request:
+            reason = Reason(Why.MALFORMED, detail="the request for this answer is not known")
+            return Rewrite(render_error(message.id, UNCLEAR, NOT_CLEAR), reason)
+        judging = self._judging(message, request)
+        if judging is None and not stores:
+            return Forward()
+        return answered(
+            self._response_decided(message, judging, stores, request), self.link.at_once
+        )
+
+    def _response_decided(
+        self,
+        message: Response,
+        judging: Deciding[RulesOutcome] | None,
+        stores: list[WriteCache],
+        request: Request | None,
+    ) -> Deciding[Verdict]:
+        result = message.result
+        if stores and result is not None and may_be_kept(message.place.text, result):
+            for one in stores:
+                yield replace(one, value=message.place.cut(result).encode())
+        if judging is None:
+            return Forward()
+        judged = yield from judging
+        if judged.is_changed and judged.refusal is None and shows_skill(message, request):
+            rule = (judged.done or [""])[-1]
+            judged.refusal = Refusal.of_rule("A rule would change a file of a skill", rule, "skill")
+        return judged.to_verdict()
+
+    def _request_of(self, message: Response) -> Request | None:
+        """Return the request that a response answers, as it was forwarded, if we know it."""
+        if message.id is None:
+            return None
+        id, session = id_value(message.id), self.noted.session.id
+        if self.situation.direction is Direction.FROM_CLIENT:
+            return self.link.asked_of_clients.find(session, id)
+        exchange = self.situation.exchange
+        known = exchange.request if exchange is not None else None
+        return known or self.link.asked.find(session, id)
+
+
+def shows_skill(message: Response, request: Request | None) -> bool:
+    """Tell whether an answer has a file of a skill: its digest is in the skill's manifest, so that
+    clients would take a changed file for a forged one."""
+    if message.result is None or request is None or request.method != "resources/read":
+        return False
+    asked = request.params.get("uri") if request.params else None
+    document, uris = Document(message.place.text), [asked.text if asked else None]
+    contents = _member(document, message.result, "contents")
+    for one in (contents and contents.elements) or ():
+        uri = document.open(one).get("uri")
+        uris.append(uri.text if uri else None)
+    return any(uri is not None and is_of_skill(uri) for uri in uris)
+
+
+def identify(salt: bytes, credentials: bytes) -> str:
+    """Return a short salted hash of credentials."""
+    return hmac.digest(salt, credentials, "sha256").hex()[:16]
+
+
+_MOST_SESSIONS = 10_000
+_MOST_REQUESTS = 10_000
+_MOST_REQUEST_BYTES = 64 * 1024 * 1024
+_CLEAN_EVERY = 60.0  # seconds
+
+
+@dataclass(slots=True)
+class RuleSession:
+    """A session as rules see it."""
+
+    id: str
+    started: float
+    used: float
+    messages: int = 0
+    responses: int = 0
+    errors: int = 0
+    seconds: float = 0.0
+    """The total time from requests to their responses."""
+    custom: dict[str, object] = field(default_factory=dict)
+    """For users' own classes."""
+
+
+class RuleSessions:
+    """The sessions, the most recently used last."""
+
+    def __init__(self, ttl: float = 3600.0, *, most: int = _MOST_SESSIONS) -> None:
+        self.ttl = ttl
+        self._most = most
+        self._sessions: OrderedDict[Hashable, RuleSession] = OrderedDict()
+        self._cleaned = 0.0
+
+    def get(
+        self, key: Hashable, name: Callable[[], str], started: float | None, now: float
+    ) -> RuleSession:
+        """Return the session of this key, and count one more message; a new one gets the name as
+        its id.
+
+        It starts now, or at ``started`` if that is known.
+        """
+        session = self._sessions.get(key)
+        if session is None or now - session.used > self.ttl:
+            session = RuleSession(name(), now if started is None else started, now)
+            self._sessions[key] = session
+            while len(self._sessions) > self._most:
+                self._sessions.popitem(last=False)
+        session.used = now
+        session.messages += 1
+        self._sessions.move_to_end(key)
+        if now - self._cleaned > _CLEAN_EVERY:
+            self._cleaned = now
+            while now - next(iter(self._sessions.values())).used > self.ttl:
+                self._sessions.popitem(last=False)
+        return session
+
+    def __iter__(self) -> Iterator[RuleSession]:
+        return iter(list(self._sessions.values()))
+
+
+class AskedBefore:
+    """Requests by session and id, for responses that come on another stream, or again.
+
+    The sender chooses the ids. With ``is_strict``, an id that was used for different requests finds
+    none, because we cannot tell which of them a response answers.
+    """
+
+    def __init__(
+        self,
+        *,
+        is_strict: bool = False,
+        most: int = _MOST_REQUESTS,
+        most_bytes: int = _MOST_REQUEST_BYTES,
+    ) -> None:
+        self._is_strict = is_strict
+        self._most, self._most_bytes = most, most_bytes
+        self._requests: OrderedDict[tuple[str, str], tuple[Request | None, int]] = OrderedDict()
+        self._bytes = 0
+
+    def note(self, session: str, id: str, request: Request) -> None:
+        key = session, id
+        place = request.place
+        kept: Request | None = request
+        size = len(place.text)
+        if key in self._requests:
+            before, old_size = self._requests.pop(key)
+            self._bytes -= old_size
+            if self._is_strict and (before is None or before.place.raw != place.raw):
+                kept, size = None, 0
+        self._requests[key] = kept, size
+        self._bytes += size
+        while len(self._requests) > self._most or self._bytes > self._most_bytes:
+            _, (_, gone) = self._requests.popitem(last=False)
+            self._bytes -= gone
+
+    def find(self, session: str, id: str) -> Request | None:
+        request, _ = self._requests.get((session, id), (None, 0))
+        return request
+
+
+ASKING = ("sampling/createMessage", "elicitation/create", "roots/list")
+"""The requests that a result may carry."""
+SUBSCRIBE = "resources/subscribe"
+LISTEN = "subscriptions/listen"
+_REQUESTS, _RESPONSES = "inputRequests", "inputResponses"
+_COULD_CARRY = {
+    name: re.compile(rf"{name}|\\u|[^\0-\x7f]", re.IGNORECASE) for name in (_REQUESTS, _RESPONSES)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A carried message, and the part of the carrier's text that a change of it replaces."""
+
+    message: Request | Response
+    key: str
+    """What pairs a request with its answer; empty if it has none."""
+    start: int
+    end: int
+    before: str = ""
+    """What to write before a part that is not there yet."""
+
+    def changed_part(self, message: Single) -> str:
+        """Return the changed part, as the carrier has it."""
+        place = message.place
+        if isinstance(message, Response):
+            return place.cut(message.result) if message.result else "null"
+        params = message.params
+        if message.method == SUBSCRIBE:
+            uri = params.get("uri") if params else None
+            return place.cut(uri) if uri else "null"
+        return self.before + place.cut(params) if params else self.before + "{}"
+
+
+def carried_requests(message: Response, limits: Limits) -> list[Carried]:
+    """Return the requests in a result. Raises ProtocolError if they cannot be judged."""
+    if message.result is None or not _COULD_CARRY[_REQUESTS].search(message.place.text):
+        return []
+    document, found = Document(message.place.text), []
+    for key, entry in _entries(document, message.result, _REQUESTS):
+        method, params = document.member(entry, "method"), document.member(entry, "params")
+        if method is None or method.text is None:
+            raise Unjudgeable("an entry of inputRequests has no method")
+        more = f',"params":{document.written(params.value)}' if params else ""
+        text = f'{{"jsonrpc":"2.0","id":{quote(key)},"method":{quote(method.text)}{more}}}'
+        end = method.value.end
+        start, end = (params.value.start, params.value.end) if params else (end, end)
+        asked = _alone(text, limits)
+        found.append(Carried(asked, key, start, end, "" if params else ',"params":'))
+    return found
+
+
+def carried_responses(message: Request, limits: Limits) -> list[Carried]:
+    """Return the answers in a request. Raises ProtocolError if they cannot be judged."""
+    if message.params is None or not _COULD_CARRY[_RESPONSES].search(message.place.text):
+        return []
+    document, found = Document(message.place.text), []
+    for key, entry in _entries(document, message.params, _RESPONSES):
+        text = f'{{"jsonrpc":"2.0","id":{quote(key)},"result":{document.written(entry)}}}'
+        found.append(Carried(_alone(text, limits), key, entry.start, entry.end))
+    return found
+
+
+def carried_subscriptions(message: Request | Notification, limits: Limits) -> list[Carried]:
+    """Return the resources in a subscription. Raises ProtocolError if they cannot be judged."""
+    document, found = Document(message.place.text), []
+    asked = _member(document, message.params, "notifications")
+    uris = _member(document, asked, "resourceSubscriptions")
+    if uris is None or document.written(uris) == "null":
+        return []
+    if uris.elements is None:
+        raise Unjudgeable("resourceSubscriptions is not a list")
+    id = message.id if isinstance(message, Request) else '""'
+    for uri in uris.elements:
+        written = document.written(uri)
+        params = f'{{"uri":{written}}}'
+        text = f'{{"jsonrpc":"2.0","id":{id},"method":"{SUBSCRIBE}","params":{params}}}'
+        found.append(Carried(_alone(text, limits), "", uri.start, uri.end))
+    return found
+
+
+def with_changes(place: Place, changes: Sequence[tuple[Carried, Single]]) -> bytes:
+    """Return the carrier's text with the changed messages in it."""
+    pieces, past = [], place.start
+    for carried, message in sorted(changes, key=lambda one: one[0].start):
+        pieces += [place.text[past : carried.start], carried.changed_part(message)]
+        past = carried.end
+    return "".join([*pieces, place.text[past : place.end]]).encode()
+
+
+def _entries(document: Document, holder: Value, name: str) -> Iterator[tuple[str, Value]]:
+    """Yield the entries of a mapping, by key; each is an object."""
+    entries = _member(document, holder, name)
+    if entries is None or document.written(entries) == "null":
+        return
+    if entries.members is None:
+        raise Unjudgeable(f"{name} is not an object")
+    for member in entries.members:
+        entry = document.open(member.value)
+        if entry.members is None:
+            raise Unjudgeable(f"an entry of {name} is not an object")
+        yield member.key, entry
+
+
+def _member(document: Document, holder: Value | None, name: str) -> Value | None:
+    if holder is None:
+        return None
+    member = document.member(document.open(holder), name)
+    return document.open(member.value) if member else None
+
+
+def _alone(text: str, limits: Limits) -> Request | Response:
+    message = parse_message(text.encode(), limits)
+    if isinstance(message, Batch | Notification):
+        raise Unjudgeable("a carried message is neither a request nor an answer")
+    return message

@@ -1,0 +1,154 @@
+"""Show a command or a URL to people without its secrets, because what we print ends in log files.
+
+>>> shown_command(["npx", "db", "--connectionString", "mongodb://admin:p4ss@h/db", "--token=t-1"])
+'npx db --connectionString *** --token=***'
+>>> shown_url("https://bob:pw@mcp.example/s/0f8fad5b-d9cb-469f-a165-70867728950e/mcp?key=k&q=1")
+'https://…@mcp.example/s/…/mcp?key=…&q=…'
+
+We rather hide too much here than too little: nobody parses what we show.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+MASK = "***"
+_CUT = "…"
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://)?[^\s\"'<>]*")
+_FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
+_ASSIGNED = re.compile(r"(-{0,2}([A-Za-z_][\w.-]*)=)(.+)", re.DOTALL)
+_HEADER = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]{1,64})(:\s*)(\S.*)", re.DOTALL)
+_USER = frozenset({"-u", "--user", "--userpwd", "--basic-auth", "--proxy-user", "-U"})
+_FLAG_NAMES = frozenset({"pat", "pw", "pwd", "dsn", "psk", "bearer", "creds", "keys"})
+_RUN = re.compile(r"[A-Za-z0-9]+")
+_SEPARATORS = re.compile(r"[-_.~]")
+_CHANGE = re.compile(r"(?<=[0-9])[A-Za-z]|(?<=[A-Za-z])[0-9]")
+_INNER = re.compile(r"(?<!\S)(--?[A-Za-z][\w.-]*)([ \t]+|=)([^\s\"']+)")  # in a script
+_TOKEN = re.compile(r"[A-Za-z0-9+=_.-]{16,}")
+_NAMES = re.compile(r"(?:[A-Za-z]:)?[A-Za-z0-9@/\\._+-]*")
+_VERSION = re.compile(r"@[0-9][0-9.]{0,11}$")
+_DIGIT = re.compile(r"[0-9]")
+_QUOTED_MASK = "__MASK__"  # shlex.quote leaves it alone
+
+
+def shown_command(words: Sequence[str]) -> str:
+    """Return a command line with masks in the place of its secrets."""
+    shown = (shlex.quote(word.replace(MASK, _QUOTED_MASK)) for word in shown_words(words))
+    return " ".join(shown).replace(_QUOTED_MASK, MASK)
+
+
+def shown_words(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line with masks in the place of their secrets."""
+    return [_masked(word, before) for before, word in pairwise(["", *words])]
+
+
+def shown_url(url: str) -> str:
+    """Return a URL, or a path, without userinfo, values of its query, and parts that look random.
+
+    >>> shown_url("http://localhost:3000/mcp"), shown_url("/mcp?token=t-1#x=1")
+    ('http://localhost:3000/mcp', '/mcp?token=…#…')
+    """
+    rest, hash, fragment = url.partition("#")
+    rest, mark, query = rest.partition("?")
+    scheme, slashes, rest = rest.partition("//") if "//" in rest else ("", "", rest)
+    host, slash, path = rest.partition("/")
+    if "@" in host:
+        host = f"{_CUT}@{host.rpartition('@')[2]}"
+    shown = "/".join(_CUT if _is_secret(one) else one for one in path.split("/"))
+    values = re.sub(
+        r"([^=&]*)=[^&]*|[^&]+", lambda one: f"{one[1]}={_CUT}" if one[1] else _CUT, query
+    )
+    return f"{scheme}{slashes}{host}{slash}{shown}{mark}{values}{hash}{fragment and _CUT}"
+
+
+def may_hold_a_secret(url: str) -> bool:
+    """Tell whether a part of a URL could be a secret."""
+    return "@" in url or "?" in url or shown_url(url) != url
+
+
+def secrets_in_words(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a command line that are a secret as a whole."""
+    for word, shown in zip(words, shown_words(words), strict=True):
+        if shown == MASK:
+            yield word
+
+
+def _masked(word: str, before: str) -> str:
+    from mcp_tool_filter.rooms.secrets.names import is_secret_header
+
+    if _FLAG.fullmatch(before) and not word.startswith("--"):
+        if _is_secret_flag(before):
+            return MASK
+        if before in _USER and ":" in word and "://" not in word:
+            return f"{word.partition(':')[0]}:{MASK}"
+    if _is_plain(word):
+        return word
+    if assigned := _ASSIGNED.fullmatch(word):
+        if _is_secret_flag(assigned[2]):
+            return assigned[1] + MASK
+        return assigned[1] + _masked(assigned[3], "")
+    header = _HEADER.fullmatch(word)
+    if header and not header[3].startswith("//") and is_secret_header(header[1].lower()):
+        return header[1] + header[2] + MASK
+    urls = _URL.sub(lambda url: shown_url(url[0]).replace(_CUT, MASK), word)
+    if _TOKEN.fullmatch(urls) and _is_secret(urls):
+        return MASK
+    from mcp_tool_filter.rooms.secrets.finder import redact  # slow to import
+
+    return redact(_INNER.sub(_masked_flag, urls), MASK)
+
+
+def _is_plain(word: str) -> bool:
+    """Tell whether a word is certainly no secret: a name, a path, a package with its version."""
+    if not _NAMES.fullmatch(word):
+        return False
+    for segment in re.split("[/\\\\]", _VERSION.sub("", word)):
+        runs = _RUN.findall(segment)
+        is_text = all(len(one) < 12 or (one.islower() and len(one) < 24) for one in runs)
+        if len(segment) >= 12 and not (is_text and not _DIGIT.search(segment)):
+            return False
+    return True
+
+
+def _masked_flag(found: re.Match[str]) -> str:
+    return found[1] + found[2] + (MASK if _is_secret_flag(found[1]) else found[3])
+
+
+def _is_secret_flag(flag: str) -> bool:
+    from mcp_tool_filter.rooms.secrets.names import is_secret_parameter
+
+    name = flag.lstrip("-")
+    return is_secret_parameter(name) or name.lower().rpartition("-")[2] in _FLAG_NAMES
+
+
+def _is_secret(segment: str) -> bool:
+    """Tell whether a part of a path has the shape of a secret, rather than of a name.
+
+    >>> [_is_secret(one) for one in ("modelcontextprotocol", "2026-07-28", "Zk3v9QpX7d", "c" * 32)]
+    [False, False, True, True]
+    """
+    if len(segment) < 8:
+        return False
+    plain = re.sub(r"%[0-9a-fA-F]{2}", "-", segment)
+    runs = _RUN.findall(plain)
+    if any(_is_random(run) for run in runs):
+        return True
+    joined = _SEPARATORS.sub("", plain)
+    if len(_CHANGE.findall(joined)) >= 4 and len(joined) >= 16 and joined.isalnum():
+        return True
+    from mcp_tool_filter.rooms.secrets.shapes import shapes_in
+
+    return any(shapes_in(segment))
+
+
+def _is_random(run: str) -> bool:
+    """Judge letters and digits without a break."""
+    if len(run) >= 24 or (run.isdigit() and len(run) >= 16):
+        return True
+    is_mixed = run != run.lower() and run != run.upper()
+    if len(run) >= 20 and (is_mixed or any(one.isdigit() for one in run)):
+        return True
+    return len(run) >= 8 and len(_CHANGE.findall(run)) >= 3

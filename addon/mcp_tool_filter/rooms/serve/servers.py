@@ -1,0 +1,466 @@
+"""Several servers behind one listener: which of them a request is for, and whether it runs.
+
+    servers = Servers(whole, plans, ...)
+    service = await servers.open(address)    # for all connections; begins to start every server
+    await servers.settle()                   # the report
+    await servers.change(plans)              # the config file has changed
+
+Each server has a ``Proxy`` of its own, so that what fails in one concerns no other. All of them
+start at the same time. A request for one that does not run lets it start once more, and waits; the
+table of those that run is replaced whenever one of them starts or ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.core.conversation.memory import unlisted
+from mcp_tool_filter.core.engine.service import GoOn, Service
+from mcp_tool_filter.core.errors import StartError, UnmatchedPattern
+from mcp_tool_filter.core.http.exchange import Answered
+from mcp_tool_filter.core.http.head import RequestNotes
+from mcp_tool_filter.core.http.listener import open_listener
+from mcp_tool_filter.core.http.urls import UpstreamNames
+from mcp_tool_filter.core.messages.messages import UPSTREAM_LOST, ids_in
+from mcp_tool_filter.core.policy.chain import refusal
+from mcp_tool_filter.core.policy.config import Config
+from mcp_tool_filter.core.policy.patterns import Pattern
+from mcp_tool_filter.core.policy.snapshot import Snapshot
+from mcp_tool_filter.core.policy.verdict import Reply, Why
+from mcp_tool_filter.core.process.background import in_background, keep
+from mcp_tool_filter.core.process.proxy import Proxy
+from mcp_tool_filter.core.process.sentences import count_rules, warnings_about, warnings_in
+from mcp_tool_filter.core.process.site import Site, Surroundings, TargetFinder
+from mcp_tool_filter.rooms.lock.lock import LockError
+from mcp_tool_filter.rooms.serve.mount import ENDPOINT, split_target
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.core.engine.exchange import Exchange
+    from mcp_tool_filter.core.engine.wire import RequestHead
+    from mcp_tool_filter.rooms.stdio.bridge import BridgedCommand
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 3.0
+"""Seconds until the report comes although a server is still starting."""
+_NO_SERVER = "Not found: there is no server at this path"
+
+type OpenBridge = Callable[[Callable[[str], None]], AbstractAsyncContextManager[BridgedCommand]]
+"""Serves a command over HTTP; its argument gets warnings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How one server is to run."""
+
+    name: str
+    config: Config
+    find_target: TargetFinder
+    identity: object = field(repr=False)
+    """What a running server cannot change: how it is reached or started."""
+    names: UpstreamNames | None = None
+    """Of its URL; None for a command."""
+    open_bridge: OpenBridge | None = None
+    """If it is a command."""
+    problem: StartError | None = None
+    """Why it cannot run as things are."""
+
+
+class Servers:
+    """All servers of the config file."""
+
+    def __init__(
+        self,
+        whole: Proxy,
+        plans: Iterable[Plan],
+        around: Callable[[str], Surroundings],
+        *,
+        is_strict: bool,
+        forget: Callable[[Site], None],
+    ) -> None:
+        """``around`` returns the surroundings of a server's proxy; ``forget`` closes connections
+        to an upstream. If ``is_strict``, a server that does not run ends the process."""
+        self.whole, self.around, self.forget = whole, around, forget
+        self.is_strict = is_strict
+        self.address = ""
+        self._table = object()
+        self._has_reported = False
+        self._ends: set[asyncio.Task[None]] = set()
+        self._at: dict[str, Running] = {}
+        whole.runs = lambda: {name: one.site is not None for name, one in list(self._at.items())}
+        self.listener = open_listener(
+            upstream="http://servers.invalid", config=whole.config, fetched=unlisted("/")
+        )
+        self._front = self.open_service("", _refuse)
+        self._front.route = self.route
+        self._at |= {plan.name: Running(plan, self) for plan in plans}
+
+    def open_service(self, name: str, before_judging: Callable[[Exchange, GoOn], None]) -> Service:
+        """Return a service without an upstream; the hook answers its requests."""
+        whole = self.whole
+        service = Service(self.listener, b"", whole.effects, seats=whole.crowd.seats, name=name)
+        service.before_judging = before_judging
+        service.is_draining = whole.is_leaving
+        whole.more_services.append(service)
+        return service
+
+    async def open(self, address: str) -> Service:
+        """Begin to start all servers; return the service for all connections."""
+        self.address = address
+        self.whole.watchers.observe_elsewhere(self.listener.policy)
+        for one in self._at.values():
+            one.start()
+        return self._front
+
+    def route(self, head: RequestHead) -> Service:
+        """Return the service of a request, and take the server's name from its target."""
+        if (routed := head.notes.routed) is None or routed[0] is not self._table:
+            if not head.target.startswith("/"):
+                head.split_target()
+            split = split_target(head.target)
+            running = self._at.get(split[0]) if split else None
+            if split is None or running is None:
+                return self._front
+            service, target = running.service, split[1]
+            if isinstance(service, Site):
+                target = service.listener.mount.inward(target)
+            routed = head.notes.routed = self._table, service, target, RequestNotes()
+        _, service, head.target, head.notes = routed
+        return service
+
+    def note_change(self) -> None:
+        """Forget where requests go: a server has started or ended."""
+        self._table = object()
+
+    # The report
+
+    async def settle(self) -> None:
+        """Report, once all servers have started or failed, or after some seconds. Raises StartError
+        if strict."""
+        tasks = [one.start() for one in self._at.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=None if self.is_strict else _PATIENCE)
+        self._has_reported = True
+        if problem := self.problem():
+            raise problem
+        self.whole.around.report("\n".join([*self._lines(), *self._warnings()]))
+
+    def tell(self, running: Running) -> None:
+        """Tell of a server that has started or failed after the report."""
+        if not self._has_reported:
+            return
+        if problem := self.problem():
+            self.whole.fail(str(problem))
+        else:
+            self.whole.around.report("\n".join([running.line, *_grouped([running.warnings([])])]))
+
+    def problem(self) -> StartError | None:
+        """Return what a strict user does not accept."""
+        for one in self._at.values():
+            if one.problem and (self.is_strict or one.plan.config.strict):
+                return one.problem
+            try:
+                one.plan.config.refuse_unmatched(self._own_unmatched(one))
+            except StartError as error:
+                return _named(one.plan.name, error)
+        dead = self._dead_defaults()
+        if self.is_strict and dead:
+            return UnmatchedPattern(dead[0].text, thing=dead[0].thing, hint=dead[0].hint)
+        return None
+
+    def _lines(self) -> list[str]:
+        count = len(self._at)
+        many = "1 server" if count == 1 else f"{count} servers"
+        return [f"MCP tool filter: {self.address} -> {many}"] + [
+            one.line for one in self._at.values() if not one.problem
+        ]
+
+    def _warnings(self) -> list[str]:
+        down = [one.line for one in self._at.values() if one.problem]
+        said = _grouped([one.warnings(self.whole.config.patterns) for one in self._at.values()])
+        dead = [
+            f'Warning: the pattern "{one.text}" matches no {one.thing} of any server'
+            for one in self._dead_defaults()
+        ]
+        return [*down, *said, *dead]
+
+    def _own_unmatched(self, one: Running) -> list[Pattern]:
+        shared = set(map(_key, self.whole.config.patterns))
+        snapshot = one.snapshot
+        return [each for each in snapshot.unmatched if _key(each) not in shared] if snapshot else []
+
+    def _dead_defaults(self) -> list[Pattern]:
+        """Return the patterns for all servers that match nowhere, if that is known."""
+        snapshots = [one.snapshot for one in self._at.values()]
+        unmatched = [set(map(_key, one.unmatched)) for one in snapshots if one is not None]
+        if not unmatched or len(unmatched) < len(snapshots):
+            return []
+        return [
+            one
+            for one in self.whole.config.patterns
+            if all(_key(one) in each for each in unmatched)
+        ]
+
+    # Changes
+
+    async def change(self, plans: Sequence[Plan]) -> None:
+        """Run these servers from now on. Those that are the same keep their sessions. One whose new
+        lock is broken keeps the old one, and all its settings, if it may."""
+        before, self._at = self._at, {}
+        work: list[Awaitable[object]] = []
+        for plan in plans:
+            known = before.pop(plan.name, None)
+            if known and plan.problem and known.can_stay(plan):
+                self._at[plan.name] = known
+                why = plan.problem.one_line
+                self.whole.warn(f"Warning: SIGHUP: {plan.name} stays as it was: {why}")
+            elif known and known.can_become(plan):
+                self._at[plan.name] = known
+                work.append(known.change(plan))
+            else:
+                work += [self._end(known, "the server has changed")] if known else []
+                self._at[plan.name] = new = Running(plan, self)
+                work.append(asyncio.wait([new.start()]))
+        for one in before.values():
+            self.whole.warn(f"{one.plan.name} is not in the config file any more: it has ended")
+            work.append(self._end(one, "the server was removed"))
+        self.note_change()
+        await asyncio.gather(*work)
+
+    def _end(self, one: Running, why: str) -> asyncio.Task[None]:
+        return keep(self._ends, asyncio.get_running_loop().create_task(one.end(why)))
+
+    def edit(self, plan: Plan) -> None:
+        """Use another policy for a server, with the list that is known. Raises StartError."""
+        if (running := self._at.get(plan.name)) is None or running.proxy is None:
+            raise StartError(f"{plan.name} does not run", why="Its patterns are as in the file")
+        if plan.problem:  # for example with its lock: such a plan has no patterns
+            raise plan.problem
+        running.proxy.adopt(plan.config)
+        running.plan = plan
+
+    async def close(self) -> None:
+        """End all servers, because the process ends."""
+        await asyncio.gather(*self._ends, *(one.close() for one in self._at.values()))
+
+
+class Running:
+    """One server: its proxy while it runs, or why it does not."""
+
+    def __init__(self, plan: Plan, servers: Servers) -> None:
+        self.plan = plan
+        self.proxy: Proxy | None = None
+        self.problem: StartError | None = None
+        self._servers = servers
+        self.site: Site | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._opened = AsyncExitStack()
+        self._waiting = servers.open_service(plan.name, self._wait)
+        self._has_ended = False
+        self._turn = asyncio.Lock()
+
+    @property
+    def service(self) -> Service:
+        """Its site, or a service whose requests wait until it runs."""
+        return self.site or self._waiting
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """Its tools, if they are known."""
+        if self.site is None or not self.site.listener.fetched.is_listed:
+            return None
+        return self.site.listener.snapshot
+
+    def start(self) -> asyncio.Task[None]:
+        """Start it, unless it runs; all who ask meanwhile wait for the same attempt."""
+        if self._starting is None or (self._starting.done() and self.site is None):
+            self._starting = asyncio.get_running_loop().create_task(self._start())
+        return self._starting
+
+    async def _start(self) -> None:
+        before = self.problem
+        try:
+            if self.plan.problem:
+                raise self.plan.problem
+            self.site = await self._open()
+            self.problem = None
+        except StartError as error:
+            self.problem = error
+        except Exception as error:
+            log.exception("internal error; %s cannot start", self.plan.name)
+            self.problem = StartError("internal error", why=repr(error))
+        if self.site is None:
+            await self._close()
+        if self._has_ended:
+            return
+        self._servers.note_change()
+        if self.problem is None or before is None or str(before) != str(self.problem):
+            self._servers.tell(self)
+
+    async def _open(self) -> Site:
+        plan, servers = self.plan, self._servers
+        around = servers.around(plan.name)
+        if plan.open_bridge is None:
+            self.proxy = proxy = Proxy(around, servers.whole)
+        else:
+            bridge = await self._opened.enter_async_context(plan.open_bridge(around.warn))
+            self.proxy = proxy = Proxy(replace(around, fetch=bridge.fetch), servers.whole)
+            bridge.attach_to(proxy, has_rules=bool(plan.config.rules))
+        proxy.adopt(plan.config)
+        proxy.begin()
+        return await proxy.open(
+            plan.name, plan.find_target, address=servers.address, prefix=f"/{plan.name}"
+        )
+
+    def _wait(self, exchange: Exchange, _go_on: GoOn) -> None:
+        in_background(self._answer(exchange))
+
+    async def _answer(self, exchange: Exchange) -> None:
+        """Answer a request that came while the server did not run."""
+        try:
+            if self.site is None and not self._has_ended:
+                await asyncio.wait([self.start()])
+            if exchange.is_over:
+                return
+            if (site := self.site) is None:
+                text = f"The server {self.plan.name} is not available"
+                said = refusal(exchange.body, Why.LOST, UPSTREAM_LOST, text)
+                _reply(exchange, said, 200 if ids_in(exchange.body) else 502)
+                exchange.down.host.wake()
+            else:
+                exchange.head.target = site.listener.mount.inward(exchange.head.target)
+                exchange.head.notes = RequestNotes()
+                exchange.move_to(site)
+        except Exception as error:
+            exchange.fail(error)
+            exchange.down.host.wake()
+
+    # What people read
+
+    @property
+    def line(self) -> str:
+        """Its line in the report."""
+        name = self.plan.name
+        if self.problem is not None:
+            return f"Warning: {name} is not available: {self.problem.one_line}"
+        if self.site is None:
+            return f"  {name}: it is still starting"
+        at = f"{self._servers.address}/{name}{ENDPOINT} -> {self.site.shown_target}"
+        more = "; your login is used" if self.site.login else ""
+        if self.proxy and (rules := self.proxy.rules.names):
+            more += f"; rules: {count_rules(rules)}"
+        if (snapshot := self.snapshot) is None:
+            return f"  {name}: {at}: its tools are listed when a client logs in{more}"
+        count = len(snapshot.denied) + len(snapshot.allowed)
+        many = "1 tool" if count == 1 else f"{count} tools"
+        return f"  {name}: {at}: {many}, {len(snapshot.denied)} hidden{more}"
+
+    def warnings(self, defaults: Sequence[Pattern]) -> list[tuple[str, str]]:
+        """Return its name with each warning, except about patterns that are for all servers."""
+        if self.site is None:
+            return []
+        shared = {f'Warning: the pattern "{one.text}" matches no tool' for one in defaults}
+        found = [*warnings_about(self.plan.config)]
+        if (snapshot := self.snapshot) is not None:
+            found += [one for one in warnings_in(snapshot) if one not in shared]
+        return [(self.plan.name, one) for one in found]
+
+    # Changes
+
+    def can_stay(self, plan: Plan) -> bool:
+        """Tell whether it may keep its settings because its new lock is broken: with the present
+        file, it must lead to no other server, and no other server to it."""
+        before = self.plan
+        is_apart = before.config.only_mcp or not plan.config.only_mcp
+        has_place = before.names == plan.names and is_apart
+        return isinstance(plan.problem, LockError) and not before.problem and has_place
+
+    def can_become(self, plan: Plan) -> bool:
+        """Tell whether it can go on with another plan. Rules can only be added while it runs."""
+        before = self.plan
+        has_rules = plan.config.rules or not before.config.rules
+        return bool(not plan.problem and before.identity == plan.identity and has_rules)
+
+    def change(self, plan: Plan) -> Awaitable[None]:
+        """Use a changed policy at once, even while it starts; return what takes a new list."""
+        before, self.plan = self.plan, plan
+        if self.proxy is not None:
+            try:
+                self.proxy.adopt(plan.config)
+            except StartError as error:
+                self.plan = before
+                self.proxy.warn(f"Warning: the old policy stays: {error.one_line}")
+        return self._renew(is_new=before.config != self.plan.config)
+
+    async def _renew(self, *, is_new: bool) -> None:
+        """Take a new list; or start, if it does not run."""
+        async with self._turn:  # a second SIGHUP must wait for the first
+            if self._has_ended:
+                return
+            if (site := self.site) is None or (proxy := self.proxy) is None:
+                await asyncio.wait([self.start()])
+                return
+            said = await proxy.changes.take_and_describe(site)
+            if is_new and (snapshot := self.snapshot):
+                said += f"; by the new policy {len(snapshot.denied)} are hidden"
+                said += f", {len(snapshot.allowed)} exposed"
+            proxy.warn(said)
+
+    async def end(self, why: str) -> None:
+        """End it: what its clients wait for is answered with an error."""
+        self._has_ended = True
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        if self.proxy is not None:
+            self.proxy.end(why)
+        await self.close()
+        site, self.site = self.site, None
+        if site is not None:
+            self._servers.forget(site)
+        self._servers.whole.more_services.remove(self._waiting)
+
+    async def close(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+        await self._close()
+
+    async def _close(self) -> None:
+        """Close what a start has opened."""
+        if self.proxy is not None:
+            self.proxy.effects.close()
+            await self.proxy.rules.close()
+        self.proxy = None
+        await self._opened.aclose()
+
+
+def _refuse(exchange: Exchange, _go_on: GoOn) -> None:
+    _reply(exchange, refusal(b"", Why.FORBIDDEN, text=_NO_SERVER, detail="path"), 404)
+
+
+def _reply(exchange: Exchange, said: Reply, status: int) -> None:
+    exchange.service.listener.tell_refused(said, exchange)
+    exchange.reply(Answered(status, said.text), with_cors=False)
+
+
+def _key(pattern: Pattern) -> tuple[str, str]:
+    return pattern.option, pattern.text
+
+
+def _named(name: str, error: StartError) -> StartError:
+    error.what = f"{name}: {error.what}"
+    return error
+
+
+def _grouped(warnings: Iterable[Iterable[tuple[str, str]]]) -> list[str]:
+    """Return each warning once, with the names of its servers."""
+    names: dict[str, list[str]] = {}
+    for found in warnings:
+        for name, text in found:
+            names.setdefault(text.removeprefix("Warning: "), []).append(name)
+    return [f"Warning: {', '.join(found)}: {text}" for text, found in names.items()]

@@ -1,0 +1,242 @@
+"""Connect all observers of messages: the counts, the log, the audit, the metrics, the traces.
+
+Each message comes with its ``Exchange`` as origin. Optional observers are imported only if they are
+used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.core.conversation.policy_in_force import Judged, Observer, PolicyInForce
+from mcp_tool_filter.core.engine.exchange import Exchange, Outcome
+from mcp_tool_filter.core.http.bodies import may_be_event_stream
+from mcp_tool_filter.core.http.urls import parse_origin
+from mcp_tool_filter.core.policy.config import Config
+from mcp_tool_filter.core.policy.exchange import Client, Direction, Via
+from mcp_tool_filter.core.process.sentences import VerdictLog
+from mcp_tool_filter.core.process.site import Site, client_of, site_of
+from mcp_tool_filter.core.process.statistics import Statistics
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.core.process.site import Surroundings
+    from mcp_tool_filter.rooms.audit.entries import Unanswered
+    from mcp_tool_filter.rooms.rules.rule_effects import WriteLog
+    from mcp_tool_filter.rooms.telemetry.tracing import Tracer
+    from mcp_tool_filter.rooms.telemetry.watching import Sink, Watching
+
+_MOMENT = 0.05  # seconds until the audit log's entries are made, for several messages together
+_PAUSE = 1.0  # seconds between two looks for unanswered requests
+_LONGEST_WAIT = 3600.0  # seconds for an answer that may come with another exchange
+_ACCEPTED = 202
+_BAD_REQUEST = 400
+
+
+class Watchers:
+    """The observers of all sites."""
+
+    def __init__(
+        self, around: Surroundings, state: Callable[[], Mapping[str, float | Mapping[str, float]]]
+    ) -> None:
+        self._around = around
+        self._state = state
+        self._watching: Watching | None = None
+        self._tracer: Tracer | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.log = VerdictLog(around.warn)
+        self.statistics: dict[str, Statistics] = {}
+        self.has_ended = False
+        """True once we disconnect our clients ourselves."""
+
+    def begin(
+        self,
+        config: Config,
+        *,
+        names_upstreams: bool,
+        names_servers: bool,
+        page: Sink | None,
+    ) -> None:
+        """Open the audit log and serve the metrics, if configured. Raises StartError.
+
+        ``page`` gets entries, too. Where there are several upstreams or servers, entries name them.
+        """
+        if config.otel:
+            from mcp_tool_filter.rooms.telemetry.tracing import Tracer
+
+            self._tracer = Tracer()
+        sinks = self._around.sinks
+        is_wanted = config.audit or config.metrics or config.otel or sinks or page
+        if not is_wanted:
+            return
+        from mcp_tool_filter.rooms.telemetry.watching import Surveyed, Watching  # seldom used
+
+        self._watching = Watching(
+            config,
+            sinks,
+            surveyed=Surveyed(self._state, self._around.warn, names_servers),
+            keep=[self._tracer.show] if self._tracer else [],
+            page=page,
+            origin_of=partial(
+                self._origin_of, names_upstreams=names_upstreams, names_servers=names_servers
+            ),
+            soon=_in_a_moment,
+        )
+        self._timer = asyncio.get_running_loop().call_later(_PAUSE, self._look_again)
+
+    @property
+    def audit_log(self) -> str | None:
+        """The path of the file that is written now."""
+        return self._watching.audit_log if self._watching else None
+
+    def attach(self, site: Site, log: VerdictLog) -> None:
+        """Observe a site from now on."""
+        policy = site.listener.policy
+        policy.observe = self._observer(site.name, log)
+        policy.tell_hidden = log.tell_hidden
+        if self._tracer:
+            policy.propagate = self._tracer.propagate
+            site.note_over = partial(_end_spans, self._tracer)
+
+    def enter_log(self, effect: WriteLog) -> None:
+        """Add a rule's log entry to the audit log, if there is one."""
+        if self._watching:
+            self._watching.enter_log(effect)
+
+    def close(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        if self._watching:
+            self._watching.give_up(_failure_of)
+            self._watching.close()
+            self._around.on_end()
+        if self._tracer:  # it gets the last entries, too
+            self._tracer.close()
+
+    def observe_elsewhere(self, policy: PolicyInForce) -> None:
+        """Observe what belongs to no site."""
+        policy.observe = self._observer("", self.log)
+
+    def _observer(self, name: str, log: VerdictLog) -> Observer:
+        others: list[Observer] = []
+        if self._around.tell is not None:
+            others.append(partial(self._around.tell, name))
+        if self._watching is not None:
+            others.append(self._watching.observe)
+        if self._tracer is not None:
+            others.append(partial(_trace, self._tracer))
+        counted = self.statistics.setdefault(name, Statistics())
+        return counted.observer(time.time, log.tell_of, others)
+
+    def _origin_of(
+        self, origin: object, *, names_upstreams: bool, names_servers: bool
+    ) -> dict[str, str]:
+        if not isinstance(origin, Exchange):
+            return {}
+        said = {"client": origin.peer, "flow": self._around.name_flow(origin)}
+        if names_upstreams:
+            said["upstream"] = site_of(origin).url
+        if names_servers:
+            said["server"] = origin.service.name
+        return said
+
+    def _look_again(self) -> None:
+        """Tell which requests will not be answered any more.
+
+        Looked at once a second, beside the messages: to be told of each end would cost each of
+        them.
+        """
+        self._timer = asyncio.get_running_loop().call_later(_PAUSE, self._look_again)
+        if self._watching and not self.has_ended:
+            self._watching.give_up(_end_of)
+
+
+def _in_a_moment(call: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_later(_MOMENT, call)
+
+
+# Requests without an answer
+
+
+def _failure_of(origin: object, _client: Client, _age: float) -> Unanswered | None:
+    """Report at the end what a lost upstream left unanswered; we left the others ourselves."""
+    from mcp_tool_filter.rooms.audit.entries import Unanswered
+
+    has_failed = isinstance(origin, Exchange) and origin.outcome is Outcome.UPSTREAM_FAILED
+    return Unanswered("upstream_failed") if has_failed else None
+
+
+def _end_of(origin: object, client: Client, age: float) -> Unanswered | None:
+    from mcp_tool_filter.rooms.audit.entries import Unanswered
+
+    if not isinstance(origin, Exchange) or not origin.is_over:
+        return None
+    if client.via is Via.LEGACY_SSE:
+        streams = origin.service.listener.legacy
+        is_open = any(one.conversation.client is client for one in streams)
+        return None if is_open else Unanswered("client_left")
+    answer, end = origin.answer, Unanswered(*_ending_of(origin))
+    if origin.seat is not None or answer is None:
+        return end
+    # A stream may be resumed, and what was only accepted may be answered on another one.
+    may_come = answer.status == _ACCEPTED or may_be_event_stream(answer.get(b"content-type"))
+    return None if may_come and age < _LONGEST_WAIT else end
+
+
+def _ending_of(exchange: Exchange) -> tuple[str, int | None]:
+    """Return why no answer comes any more, or the status of an answer that refuses."""
+    if exchange.outcome is Outcome.UPSTREAM_FAILED:
+        return "upstream_failed", None
+    if exchange.seat is not None or exchange.outcome is not Outcome.ANSWERED:
+        return "client_left", None
+    status = exchange.answer.status if exchange.answer is not None else 0
+    return "", status if status >= _BAD_REQUEST else None
+
+
+# Traces
+
+
+def _trace(tracer: Tracer, judged: Judged) -> None:
+    exchange = judged.origin
+    if judged.direction is not Direction.FROM_CLIENT or not isinstance(exchange, Exchange):
+        tracer.observe(judged)
+        return
+    address = (exchange.down.host.peer, exchange.down.host.port)
+    if exchange.seat is not None:  # its headers belong to the connection, not to a message
+        tracer.observe(judged, peer=address, server=_server_at(exchange))
+        return
+    tracer.observe(judged, _trace_headers(exchange), address, _server_at(exchange))
+    for name, value in tracer.headers_for(judged).items():
+        exchange.added = (*exchange.added, (name.lower().encode(), value.encode()))
+
+
+def _server_at(exchange: Exchange) -> dict[str, str | int]:
+    """Return the address of the upstream as attributes; none for a command."""
+    service = exchange.service
+    if not isinstance(service, Site) or service.listener.called:
+        return {}
+    origin = parse_origin(service.listener.upstream)
+    return {"server.address": origin.host, "server.port": origin.port}
+
+
+def _trace_headers(exchange: Exchange) -> dict[str, str]:
+    """Return the trace context of an HTTP request; none if it names two parents."""
+    fields = exchange.head.fields
+    parents = [value for name, value in fields if name.lower() == b"traceparent"]
+    if len(parents) != 1:
+        return {}
+    states = [value.decode("latin-1") for name, value in fields if name.lower() == b"tracestate"]
+    return {"traceparent": parents[0].decode("latin-1"), "tracestate": ",".join(states)}
+
+
+def _end_spans(tracer: Tracer, exchange: Exchange) -> None:
+    """End the spans that no answer will end. (A stream that closes early is not an error.)"""
+    if (client := client_of(exchange)) is None:
+        return
+    why, status = _ending_of(exchange)
+    if why == "upstream_failed" and exchange.seat is not None:
+        why = "upstream_left"
+    tracer.leave(client, why or (str(status) if status else None))

@@ -1,0 +1,234 @@
+"""``status``: all servers of the config file and of clients, and the filters that run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_tool_filter.rooms.status.running import running_filters
+from tests.browser import browser
+from tests.cli.launched import Typed
+from tests.oauth_upstream import oauth_upstream
+from tests.rooms.serve.test_serve import serving
+from tests.rooms.status.test_running import base
+from tests.rooms.stdio.served_command import Served
+from tests.session_upstream import session_upstream
+from tests.stdio_client import filtered, upstream
+from tests.waiting import eventually
+
+MEMBERS = (
+    "name", "source", "target", "reachable", "exposed", "hidden", "dead_patterns", "lock", "login",
+    "running",
+)  # fmt: skip
+
+
+__all__ = ("base",)  # a fixture
+
+
+def write_config(home: Path, text: str) -> Path:
+    file = home / ".config" / "mcp-tool-filter" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    return file
+
+
+def ours(*words: str) -> dict[str, object]:
+    return {"command": "mcp-tool-filter", "args": words}
+
+
+def write_cursor(home: Path, file: str, **servers: object) -> None:
+    (home / file).parent.mkdir(parents=True, exist_ok=True)
+    (home / file).write_text(json.dumps({"mcpServers": servers}))
+
+
+type Rows = dict[tuple[str, str], dict[str, Any]]
+type Status = Callable[..., Rows]
+
+
+@pytest.fixture
+def status_of(home: Path, base: Path, ran: Typed) -> Status:
+    def status_of(*words: object, status: int = 0) -> Rows:
+        out, err = ran("status", "--json", "--timeout", "3000", *words, status=status)
+        assert (err, "s3cret" in out) == ("", False)
+        rows = json.loads(out)
+        assert all(set(MEMBERS) <= row.keys() for row in rows)
+        return {(row["name"], row["source"]): row for row in rows}
+
+    return status_of
+
+
+def test_every_server_is_shown_with_what_is_known_of_it(
+    home: Path, ran: Typed, typed: Typed, status_of: Status
+) -> None:
+    command = upstream("--tools", "read_file,delete_file")
+    words = [*command, "--page", "0"]
+    left, gone = home / "started-by-project", ["/none/such", "--token=s3cret"]
+    evil = ["--deny", "x", "--", "touch", str(left)]
+    with session_upstream() as server, oauth_upstream() as behind_login:
+        file = write_config(
+            home,
+            'deny = ["^delete_", "^resume$", "^nowhere"]\n'
+            f'[servers.files]\ncommand = {json.dumps(command)}\ndeny = ["^dead"]\n'
+            f'[servers.sessions]\nurl = "{server.url}"\nheader = ["X-Key: s3cret"]\n'
+            '[servers.lost]\nurl = "http://127.0.0.1:1/mcp?key=s3cret"\n'
+            '[servers.unset]\nurl = "http://127.0.0.1:1/mcp"\nheader = ["X-Key: $NOT_SET"]\n'
+            f'[servers.login]\nurl = "{behind_login.url}"\n',
+        )
+        write_cursor(home, ".cursor/mcp.json", wrapped={"command": words[0], "args": words[1:]})
+        typed("wrap", "cursor", "wrapped", "--deny", "^read_", "--yes")
+        write_cursor(
+            home, ".codeium/windsurf/mcp_config.json", named=ours("--server", "files"),
+            more=ours("--server", "files", "--deny", "^read_"),
+            plain={"command": "npx", "args": ["x"]},
+            gone_since_last_week=ours("--deny", "x", "--", *gone),
+            unsafe=ours("--deny", "(a+)+", "--", *command),
+        )  # fmt: skip
+        write_cursor(home, "project/.cursor/mcp.json", evil=ours(*evil))
+        rows = status_of(status=1)
+        files = rows["files", "config.toml"]
+        assert files["file"] == str(file)
+        assert files["target"] == shlex.join(command)
+        assert (files["reachable"], files["exposed"], files["hidden"]) == (True, 1, 1)
+        assert files["dead_patterns"] == ["^nowhere", "^dead"], "^resume$ matches elsewhere"
+        assert (files["lock"], files["login"], files["running"]) == (None, None, [])
+        assert rows["sessions", "config.toml"]["dead_patterns"] == ["^nowhere"]
+        for name, why in (("lost", "refused"), ("unset", "NOT_SET")):
+            row = rows[name, "config.toml"]
+            assert (row["reachable"], row["exposed"]) == (False, None)
+            assert why in row["problem"]
+        login = rows["login", "config.toml"]
+        assert (login["reachable"], login["exposed"], login["login"]) == (True, None, "needed")
+        wrapped = rows["wrapped", "cursor (user)"]
+        assert (wrapped["reachable"], wrapped["exposed"], wrapped["hidden"]) == (True, 0, 2)
+        named = rows["named", "windsurf (user)"]
+        assert (named["target"], named["exposed"]) == (files["target"], 1)
+        more = rows["more", "windsurf (user)"]
+        assert (more["exposed"], more["hidden"]) == (0, 2), "it hides more than the file says"
+        assert rows["gone_since_last_week", "windsurf (user)"]["reachable"] is False
+        assert rows["evil", "cursor (project)"]["reachable"] is None
+        unsafe = rows["unsafe", "windsurf (user)"]
+        assert unsafe["reachable"] is False
+        assert "catastrophic backtracking" in unsafe["problem"]
+        assert unsafe["target"] == files["target"]
+        assert len(rows) == 11, "an entry without the filter is no concern of ours"
+        assert not left.exists()
+        out, err = ran("status", "--timeout", "3000", status=1)
+        assert "s3cret" not in out + err
+        assert "\ngone_since_last_week\twindsurf (user)\tno\t" in out
+        assert "files\tconfig.toml\tyes\t1, 1 hidden\t2 dead" in out
+        assert 'files: the pattern "^dead" matches no tool' in err
+        assert f"login: mcp-tool-filter login {behind_login.url}" in err
+
+
+@pytest.mark.rest
+def test_a_server_that_hangs_delays_no_other(home: Path, status_of: Status) -> None:
+    """They are asked at the same time: one after the other would take longer than we wait."""
+    time = f"300.{os.getpid()}"  # no other process sleeps so long
+    tables = [f'[servers.s{n}]\ncommand = ["sleep", "{time}"]\n' for n in range(24)]
+    write_config(home, "".join(tables))
+    rows = status_of(status=1)
+    assert {row["problem"] for row in rows.values()} == {"Connection timeout after 3000ms"}
+    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    assert f"sleep {time}" not in left.stdout
+
+
+def test_without_servers_all_is_well(ran: Typed, status_of: Status) -> None:
+    assert status_of() == {}
+    out, err = ran("status")
+    assert (out, "There is no server" in err) == ("", True)
+
+
+def test_running_filters_are_joined_with_servers(home: Path, base: Path, status_of: Status) -> None:
+    command = upstream("--tools", "read_file,delete_file")
+    log = home / "audit.jsonl"
+    write_config(home, f"[servers.files]\ncommand = {json.dumps(command)}\n")
+    with ExitStack() as stack:
+        flags = ["--audit-log", str(log)]
+        one = stack.enter_context(filtered("--server", "files", *flags, home=home))
+        flags += ["--deny", "^delete", "--", *command, "--page", "0"]
+        two = stack.enter_context(filtered(*flags, home=home))
+        for client in (one, two):
+            client.opens()
+            client.asks("tools/list")
+            client.calls("delete_file")
+        eventually(lambda: len(running_filters()) == 2)
+        rows = status_of()
+        [first] = [said] = rows["files", "config.toml"]["running"]
+        assert (said["pid"], said["calls"], said["refused"]) == (one.process.pid, 1, 0)
+        other = rows["stdio-upstream 1", "running"]
+        assert (other["exposed"], other["hidden"], other["reachable"]) == (1, 1, None)
+        [said] = other["running"]
+        assert (said["pid"], said["refused"]) == (two.process.pid, 1)
+        logs = sorted([first["audit_log"], said["audit_log"]])
+        assert logs == [str(log), *map(str, home.glob("audit.jsonl.pid*"))], "each its own part"
+        two.process.kill()
+        two.ends()
+        assert [key for key in status_of() if key[1] == "running"] == []
+        assert len(os.listdir(base / "mcp-tool-filter")) == 1
+
+
+def test_what_one_process_serves_is_joined_by_name(home: Path, status_of: Status) -> None:
+    """Two servers of the file are the same command: their names tell them apart."""
+    command = json.dumps(upstream("--tools", "read_file,delete_file"))
+    with session_upstream() as server:
+        text = (
+            f"[servers.a]\ncommand = {command}\n[servers.b]\ncommand = {command}\n"
+            f'deny = ["^delete_"]\n[servers.c]\nurl = "{server.url}"\n'
+            '[servers.lost]\nurl = "http://127.0.0.1:1/mcp"\n'
+        )
+        write_config(home, text)
+        with serving(home, text) as served:
+            served.at("b").calls("read_file")
+            served.at("c").calls("read_file")
+            served.at("c").calls("nothing")
+            eventually(running_filters)
+            rows = status_of("--config", served.file, status=1)
+            of = {name: rows[name, served.file.name]["running"] for name in ("a", "b", "c", "lost")}
+            assert of["lost"] == []
+            said = {name: one[0] for name, one in of.items() if one}
+            assert {one["pid"] for one in said.values()} == {served.process.pid}
+            counts = {name: (one["calls"], one["refused"]) for name, one in said.items()}
+            assert counts == {"a": (0, 0), "b": (1, 0), "c": (1, 1)}
+            assert said["b"]["listens_at"] == f"http://127.0.0.1:{served.port}/b/mcp"
+            assert (said["a"]["hidden"], said["b"]["hidden"]) == (0, 1)
+        assert running_filters() == []
+
+
+EVIL = "<img/src=x/onerror=document.title='owned'>"
+
+
+def test_one_page_shows_all_running_filters(home: Path, base: Path) -> None:
+    """Behind a token, like each dashboard; names of tools are text."""
+    command = upstream("--tools", f"read_file,{EVIL}")
+    with (
+        filtered("status", "--open", "--no-browser", home=home) as shows,
+        filtered("--", *command, home=home) as client,
+    ):
+        found = re.search(r"Dashboard: (http://127.0.0.1:(\d+)/\S+)\n", shows.said_on_stderr("\n"))
+        assert found
+        client.opens()
+        client.asks("tools/list")
+        client.calls("read_file")
+        eventually(running_filters)
+        for path in ("/mcp/running", f"/mcp?token={'x' * 32}"):
+            assert Served(int(found[2]), shows).send("GET", path).status == 403
+        with browser(home) as page:
+            page.go(found[1])
+            page.wait_for("Running filters", "stdio-upstream", "2 exposed, 0 hidden")
+            page.find("#running summary").click()
+            page.wait_for(EVIL, "read_file 1")
+            assert page.run("return document.title") == "MCP tool filter"
+            assert page.errors() == []
+            client.leaves()
+            page.wait_for("No filter is running.")
+        shows.process.terminate()
+        assert shows.ends() == 0
