@@ -121,7 +121,7 @@ def judge_other_answer(raw: bytes) -> object:
 
 def learn_login(raw: bytes) -> None:
     paths = login_metadata.LoginPaths(UPSTREAM.url)
-    paths.learn_head("/token", [text(raw)], [text(raw)])
+    paths.learn_head("GET", "/token", [text(raw)], [text(raw)])
     paths.learn_document(raw)
     login_metadata.is_login_document(text(raw))
     login_metadata.parse_challenges([text(raw)])

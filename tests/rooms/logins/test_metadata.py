@@ -147,12 +147,35 @@ def test_a_misleading_url_is_not_learned(url: str) -> None:
 
 def test_redirects_extend_the_login_paths() -> None:
     paths = LoginPaths(UPSTREAM)
-    paths.learn_head("/authorize?x=y", ["/login?state=1"], [])
-    paths.learn_head("/login", ["http://127.0.0.1:3000/consent"], [])
-    paths.learn_head("/other", ["/admin"], [])
-    assert paths.has("POST", "/login")
-    assert paths.has("POST", "/consent")
+    paths.learn_head("GET", "/authorize?x=y", ["/login?state=1"], [])
+    paths.learn_head("GET", "/login", ["http://127.0.0.1:3000/consent"], [])
+    paths.learn_head("GET", "/other", ["/admin"], [])
+    assert paths.has("GET", "/login")
+    assert paths.has("GET", "/consent")
     assert not paths.has("GET", "/admin")
+
+
+def test_redirects_open_a_path_for_browsers_only() -> None:
+    """Who chooses where a redirect leads must not choose where clients may post."""
+    paths = paths_after(authorization_endpoint="/oauth/authorize", token_endpoint="/token2")
+    paths.learn_head("GET", "/authorize", ["/login", "/token2"], ['Bearer resource_metadata="/m"'])
+    paths.learn_head("POST", "/authorize", ["/posted"], [])
+    for path in ("/login", "/m", "/posted"):
+        assert not paths.has("POST", path)
+    assert not paths.has("GET", "/posted")
+    assert paths.has("POST", "/token2")
+    paths.learn_document(b'{"token_endpoint":"/login"}')
+    assert paths.has("POST", "/login")
+
+
+def test_the_path_of_another_server_is_no_login_path() -> None:
+    paths = paths_after(token_endpoint="/two/mcp", authorization_endpoint="/one/authorize")
+    paths.learn_head("GET", "/authorize", ["/two/mcp/"], [])
+    paths.is_of_other = lambda path: path.startswith(("/two/", "/register"))
+    assert paths.has("POST", "/one/authorize")
+    for path in ("/two/mcp", "/two/mcp/", "/register"):
+        assert not paths.has("GET", path)
+        assert not paths.has("POST", path)
 
 
 @pytest.mark.parametrize("challenge", [
@@ -162,7 +185,7 @@ def test_redirects_extend_the_login_paths() -> None:
 ])  # fmt: skip
 def test_a_challenge_names_its_metadata(challenge: str) -> None:
     paths = LoginPaths(UPSTREAM)
-    paths.learn_head("/mcp", [], [challenge])
+    paths.learn_head("POST", "/mcp", [], [challenge])
     assert paths.has("GET", "/meta")
 
 

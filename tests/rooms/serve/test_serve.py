@@ -275,6 +275,62 @@ def test_two_servers_of_one_origin_cannot_be_reached_through_each_other(
             assert it.send("POST", "/two/one/mcp", INITIALIZE).status == 404
 
 
+def redirecting(location: bytes) -> Respond:
+    """Redirect a login there; say to everything else that it was done."""
+
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        if "authorize" in request.line:
+            found = answer(b"", status="302 Found")
+            await peer.say(found.replace(b"\r\n", b"\r\nLocation: " + location + b"\r\n", 1))
+        elif "well-known" in request.line:
+            await peer.say(answer(b"{}", status="404 Not Found"))
+        elif request.line.startswith("GET"):
+            events = b"event: endpoint\ndata: /two/mcp?session=1\n\n"
+            await peer.say(answer(events, kind="text/event-stream"))
+        else:
+            await peer.say(answer(RESULT))
+
+    return respond
+
+
+@each_row("location", [b"/two/mcp", b"/two/mcp/", b"/TWO/mcp?a=1", b"/two/mcp/x", b"/sse", b"/any"])
+async def test_a_redirect_of_a_login_leads_to_no_other_server(
+    location: bytes, tmp_path: Path
+) -> None:
+    """Whoever may redirect a login would choose which tools another server's policy denies."""
+    async with mcp_upstream(tools=[tool("a")], respond=redirecting(location)) as gateway:
+        origin = gateway.url.removesuffix("/mcp")
+        text = f"""
+            [servers.one]
+            url = "{origin}/one/mcp"
+            login-through = "off"
+            [servers.two]
+            url = "{origin}/two/mcp"
+            deny = "^a$"
+        """
+        call = calling("a")
+        with serving(tmp_path, text) as it:
+            it.says("2 servers")
+
+            def ask(method: str, path: str, body: bytes = b"") -> Answer:
+                return it.send(method, path, body, accept="application/json, text/event-stream")
+
+            shown = await asyncio.to_thread(ask, "GET", "/one/authorize?x=y")
+            assert shown.status == 302
+            there = "/one" + location.decode()
+            if b"two" in location.lower():
+                assert (await asyncio.to_thread(ask, "GET", there)).status == 404
+            else:
+                assert (await asyncio.to_thread(ask, "GET", there)).status in (200, 502)
+            for path in (there, "/one/authorize", "/one/token", "/one/two/mcp?session=1"):
+                for body in (call, b"[" + call + b"]"):
+                    said = await asyncio.to_thread(ask, "POST", path, body)
+                    assert said.status == 404, (path, said)
+            assert not gateway.of("tools/call")
+            posted = await asyncio.to_thread(ask, "POST", "/one/token", b'{"grant_type":"x"}')
+            assert posted.status == 200
+
+
 def test_a_server_whose_lock_breaks_does_not_stay_where_another_one_is_now(tmp_path: Path) -> None:
     """The other one could be reached through it, past its own policy; or it through the other."""
     text = f"[servers.one]\n{command('read_file')}[servers.two]\n{command('b')}"

@@ -692,7 +692,9 @@ class Exchange:
         """Learn from the head of an answer where clients log in, and let a refusal name us."""
         service = self.service
         if service.listener.policy.config.only_mcp or service.learns_logins:
-            service.listener.logins.learn_head(self.head.target, locations, challenges)
+            service.listener.logins.learn_head(
+                self.head.method, self.head.target, locations, challenges
+            )
         refuses = self.answer is not None and self.answer.status in (401, 403)
         if refuses and service.rewrite_refusal is not None:
             service.rewrite_refusal(self)

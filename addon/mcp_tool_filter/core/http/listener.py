@@ -143,14 +143,15 @@ class Listener:
     def _is_endpoint(self, target: str) -> bool:
         return target == self.policy.fetched.endpoint or target in self.legacy.endpoints
 
-    def serves(self, method: str, target: str) -> bool:
-        """Tell whether we serve a path when only MCP and logins are served.
+    def _may_carry_mcp(self, target: str) -> bool:
+        """Tell whether messages may pass to a path; if not, only logins may.
 
-        Of several servers, one serves only the very URL of its endpoint: with another query, or a
-        slash more, it may be that of another server.
+        Of several servers, one gets messages only at the very URL of its endpoint: with another
+        query, or a slash more, it may be that of another server.
         """
-        is_mcp = self._is_endpoint(target) if self.mount.prefix else self.takes_headers(target)
-        return is_mcp or self.logins.has(method, target)
+        if not self.config.only_mcp:
+            return True
+        return self._is_endpoint(target) if self.mount.prefix else self.takes_headers(target)
 
     def takes_headers(self, target: str) -> bool:
         """Tell whether the user's headers are sent to a path: an MCP endpoint, or a path that the
@@ -181,9 +182,9 @@ class Listener:
             why = Why.OVERSIZED if is_oversized else Why.MALFORMED
             return self._refuse(detail, origin, why=why)
         config = self.policy.config
-        if config.only_mcp and not self.serves(head.method, head.target):
-            self.tell_refused(Reply(NOT_SERVED, Reason(Why.FORBIDDEN, detail="path")), origin)
-            return Answered(404, NOT_SERVED)
+        may_carry_mcp = self._may_carry_mcp(head.target)
+        if not may_carry_mcp and not self.logins.has(head.method, head.target):
+            return self._refuse_path(origin)
         limit = config.limits.message
         try:
             if len(raw) > limit:
@@ -198,6 +199,10 @@ class Listener:
             return self._refuse(str(error), origin)
         if not body or head.method in WITHOUT_BODY:
             return self._judge_without_message(head, raw, origin)
+        if not may_carry_mcp:
+            is_message = problem_in_body(head, body, is_endpoint=False, limits=config.limits)
+            if is_message:
+                return self._refuse_path(origin)
         exchange = self._exchange_for(head)
         judged = exchange.conversation.from_client(body, origin, exchange)
         if isinstance(judged, Judged):
@@ -319,6 +324,10 @@ class Listener:
     def tell_refused(self, verdict: Verdict, origin: object = None) -> None:
         """Tell the observers about a request that was refused by its head."""
         Conversation(self.policy).refuse_from_client(verdict, 0, origin)
+
+    def _refuse_path(self, origin: object) -> Answered:
+        self.tell_refused(Reply(NOT_SERVED, Reason(Why.FORBIDDEN, detail="path")), origin)
+        return Answered(404, NOT_SERVED)
 
     def _refuse(
         self, detail: str, origin: object, body: bytes = b"", why: Why = Why.MALFORMED
@@ -506,6 +515,8 @@ class Listener:
         kept = kept_with_us(url, self.names) if len(url) <= LONGEST_ENDPOINT else None
         if kept is None or send is None:
             return None
+        if not self._may_carry_mcp(target) or self.logins.is_of_other(plain_path(kept)):
+            return None  # a page of a login names no endpoint, and nobody names that of another
         client = exchange.conversation.client
         client.via = Via.LEGACY_SSE
         client.session = client.session or Session(

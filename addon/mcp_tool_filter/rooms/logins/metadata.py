@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeGuard
@@ -84,19 +84,29 @@ _LONGEST_PATH = 1024
 _LONGEST_DOCUMENT = 64 * 1024
 
 
+def _is_of_nobody(_path: str) -> bool:
+    return False
+
+
 class LoginPaths:
     """The login paths of one upstream."""
 
     def __init__(self, upstream: str) -> None:
         self._upstream = UpstreamNames(upstream)
-        self._named: dict[str, None] = {}
+        self._named: dict[str, bool] = {}
+        """Each path, and whether clients may also post to it."""
+        self.is_of_other: Callable[[str], bool] = _is_of_nobody
+        """Tells whether another server of the origin has this path: it is no login path here."""
 
     def has(self, method: str, target: str) -> bool:
         """Tell whether a request is part of a login."""
         if is_login_document(target):
             return method in SAFE_METHODS
         path = plain_path(target)
-        return path in self._named or path in _USUAL
+        if path not in self._named and path not in _USUAL:
+            return False
+        takes_posts = path in _USUAL or self._named[path]
+        return (takes_posts or method in SAFE_METHODS) and not self.is_of_other(path)
 
     def learn_document(self, body: bytes) -> None:
         """Learn the paths in a metadata document; ignore anything else."""
@@ -104,24 +114,30 @@ class LoginPaths:
             return
         for name, value in (object_in(body) or {}).items():
             if isinstance(value, str) and _NAMES_A_PATH.fullmatch(name):
-                self._learn(value)
+                self._learn(value, takes_posts=True)
 
-    def learn_head(self, target: str, locations: Sequence[str], challenges: Sequence[str]) -> None:
-        """Learn from an answer's head where a login continues, and where its metadata is."""
+    def learn_head(
+        self, method: str, target: str, locations: Sequence[str], challenges: Sequence[str]
+    ) -> None:
+        """Learn from an answer's head where a login continues, and where its metadata is.
+
+        A browser follows a redirect with GET. So nothing may be posted there: an authorization
+        endpoint that redirects anywhere would open any path of the upstream to messages.
+        """
         for challenge in challenges:
             for url in metadata_urls_in(challenge):
                 self._learn(url)
-        if self.has("GET", target):
+        if method in SAFE_METHODS and self.has(method, target):
             for location in locations:
                 self._learn(location)
 
-    def _learn(self, url: str) -> None:
+    def _learn(self, url: str, *, takes_posts: bool = False) -> None:
         kept = kept_with_us(url, self._upstream)
         if kept is None or not kept.startswith("/") or len(kept) > _LONGEST_PATH:
             return
         path = plain_path(kept.partition("#")[0])
-        if not is_misleading(path) and len(self._named) < _MOST_PATHS:
-            self._named[path] = None
+        if not is_misleading(path) and (path in self._named or len(self._named) < _MOST_PATHS):
+            self._named[path] = takes_posts or self._named.get(path, False)
 
 
 def is_login_document(target: str) -> bool:

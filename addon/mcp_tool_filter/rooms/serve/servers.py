@@ -17,6 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.core.conversation.memory import unlisted
@@ -28,7 +29,7 @@ from mcp_tool_filter.core.http.listener import open_listener
 from mcp_tool_filter.core.http.urls import UpstreamNames
 from mcp_tool_filter.core.messages.messages import UPSTREAM_LOST, ids_in
 from mcp_tool_filter.core.policy.chain import refusal
-from mcp_tool_filter.core.policy.config import Config
+from mcp_tool_filter.core.policy.config import Config, plain_path
 from mcp_tool_filter.core.policy.patterns import Pattern
 from mcp_tool_filter.core.policy.snapshot import Snapshot
 from mcp_tool_filter.core.policy.verdict import Reply, Why
@@ -132,6 +133,10 @@ class Servers:
             routed = head.notes.routed = self._table, service, target, RequestNotes()
         _, service, head.target, head.notes = routed
         return service
+
+    def is_of_other(self, running: Running, path: str) -> bool:
+        """Tell whether a path of an upstream is the endpoint of another server than this one."""
+        return any(one is not running and one.has(path) for one in self._at.values())
 
     def note_change(self) -> None:
         """Forget where requests go: a server has started or ended."""
@@ -313,9 +318,18 @@ class Running:
             bridge.attach_to(proxy, has_rules=bool(plan.config.rules))
         proxy.adopt(plan.config)
         proxy.begin()
-        return await proxy.open(
+        site = await proxy.open(
             plan.name, plan.find_target, address=servers.address, prefix=f"/{plan.name}"
         )
+        site.listener.logins.is_of_other = partial(servers.is_of_other, self)
+        return site
+
+    def has(self, path: str) -> bool:
+        """Tell whether its upstream could find its MCP endpoint at this path."""
+        endpoints = {self.plan.config.endpoint, self.site and self.site.listener.fetched.endpoint}
+        known = [plain_path(one).casefold() for one in endpoints if one]
+        path = path.casefold()
+        return any(path == one or (one != "/" and path.startswith(f"{one}/")) for one in known)
 
     def _wait(self, exchange: Exchange, _go_on: GoOn) -> None:
         in_background(self._answer(exchange))
