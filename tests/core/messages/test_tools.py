@@ -156,7 +156,10 @@ def test_an_ambiguous_definition_has_a_fault(problem: str | None) -> None:
     '[[{"x":{"name":"rm","inputSchema":{}}}]]',
     '{"rm":{"description":"","inputSchema":{}}}',
     '{"tools":[{"name":"rm","description":"deletes"}]}',
-    '{"tools":{"x":{"name":"rm"}}}', '{"inputSchema\\u0000":1,"name":"rm"}',
+    '{"tools":{"x":{"name":"rm"}}}', '{"result":{"tools":{"rm":{"description":""}}}}',
+    '{"inputSchema":{"x":{"name":"rm","inputSchema":{}}}}',
+    '[{"params":{"tools":{"x":{"name":"rm"}}}}]',
+    '{"inputSchema\\u0000":1,"name":"rm"}',
 ])  # fmt: skip
 def test_a_definition_is_found_at_any_depth_in_any_spelling(text: str) -> None:
     assert shows_tool(text, {"rm"})
@@ -167,6 +170,11 @@ def test_a_definition_is_found_at_any_depth_in_any_spelling(text: str) -> None:
     '{"name":"a","inputSchema":{"properties":{"name":{"const":"rm"},"inputSchema":{}}}}',
     '{"capabilities":{"tools":{"listChanged":true}}}',
     '{"tools":["rm"]}',
+    '{"capabilities":{"tasks":{"requests":{"tools":{"rm":{}}}}}}',
+    '{"result":{"tools":{"rm":{"count":3}}}}',
+    '{"result":{"_meta":{"tools":[{"name":"rm"}]}}}',
+    '{"requestedSchema":{"properties":{"rm":{"inputSchema":{}},"name":{"const":"rm"}}}}',
+    '{"inputSchema":{"examples":[{"name":"rm","inputSchema":{}}]}}',
     '{"text":"use rm, its inputSchema is {}"}',
     '{"rm":{"tools":{}}}',
     '{"prompts":[{"name":"rm","arguments":[]}]}',
@@ -197,7 +205,8 @@ def members(draw: st.DrawFn) -> str:
 @given(more=members(), key=st.sampled_from(["title", "result", "tools"]))
 def test_the_quick_search_for_definitions_finds_the_same(more: str, key: str) -> None:
     raw = definition("a", more.replace("_meta", key)).decode()
-    assert tools.shows_other_tool(raw, {"rm"}) == tools._Search({"rm"}).finds_in(raw)
+    finds = tools._Search({"rm"}).finds_in(raw, tools._Place.ELSEWHERE)
+    assert tools.shows_other_tool(raw, {"rm"}) == finds
 
 
 def test_the_content_of_a_tool_result_is_left_out() -> None:

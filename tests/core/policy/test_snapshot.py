@@ -62,8 +62,9 @@ def test_overlong_names_are_not_matched_and_not_exposed(letter: str, most: int) 
 
 @pytest.mark.parametrize("more", [
     ',"_meta":{"copy":{"name":"rm","inputSchema":{}}}',
-    ',"tools":[{"name":"rm"}]',
-    ',"_meta":{"tools":{"rm":{"description":"x"}}}',
+    ',"tools":[{"name":"rm","inputSchema":{}}]',
+    ',"_meta":{"tools":{"rm":{"description":"x","inputSchema":{}}}}',
+    ',"outputSchema":{"x-tools":[{"name":"rm","inputSchema":{}}]}',
     ',"annotations":{"x":[[{"NAME":"rm","input\\u0053chema":{}}]]}',
 ])  # fmt: skip
 def test_an_allowed_tool_that_contains_a_denied_definition_is_not_exposed(more: str) -> None:
@@ -72,8 +73,13 @@ def test_an_allowed_tool_that_contains_a_denied_definition_is_not_exposed(more: 
     assert taken.faults == ("the tool a has the definition of another tool: not exposed",)
 
 
-def test_an_allowed_tool_may_mention_a_denied_one() -> None:
-    more = ',"description":"unlike rm","_meta":{"see":{"name":"rm"}}'
+@pytest.mark.parametrize("more", [
+    ',"description":"unlike rm","_meta":{"see":{"name":"rm"}}',
+    ',"tools":[{"name":"rm"}]',
+    ',"_meta":{"tools":{"rm":{"description":"x"}}}',
+    ',"outputSchema":{"properties":{"tools":{"default":[{"name":"rm","inputSchema":{}}]}}}',
+])  # fmt: skip
+def test_an_allowed_tool_may_mention_a_denied_one(more: str) -> None:
     taken = snapshot_of(listing_of(definition("a", more)), listing("rm"), deny="^rm")
     assert list(taken.allowed) == ["a"]
 

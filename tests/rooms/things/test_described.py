@@ -142,7 +142,7 @@ def test_hidden_tools_are_removed_at_any_depth(before: str, after: str | None) -
 
 @pytest.mark.parametrize("shown", [
     f'{{"tool":{RM}}}', '{"tool":{"name":"new"}}', '{"found":{"name":"rm"}}',
-    '{"tool":{"name":"read","inputSchema":{},"x":{"tools":[{"name":"rm"}]}}}',
+    '{"tool":{"name":"read","inputSchema":{},"x":{"tools":[{"name":"rm","inputSchema":{}}]}}}',
 ])  # fmt: skip
 def test_an_answer_from_which_a_hidden_tool_cannot_be_removed_is_refused(shown: str) -> None:
     assert error_code(answer(shown, "tools/resolve")) == -32603
@@ -150,7 +150,7 @@ def test_an_answer_from_which_a_hidden_tool_cannot_be_removed_is_refused(shown: 
 
 @pytest.mark.parametrize(("method", "result"), [
     ("tools/list", f'{{"tools":[{READ}],"more":[{RM_LATER}]}}'),
-    ("server/discover", f'{{"vendor":{{"tools":[{{"name":"rm_later"}}]}},"x":{READ}}}'),
+    ("server/discover", f'{{"vendor":{{"tools":[{RM_LATER}]}},"x":{READ}}}'),
     ("initialize", f'{{"capabilities":{{}},"x":{RM_LATER}}}'),
 ])  # fmt: skip
 def test_a_denied_tool_that_was_never_listed_is_shown_nowhere(method: str, result: str) -> None:

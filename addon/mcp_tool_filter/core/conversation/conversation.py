@@ -270,7 +270,7 @@ class Conversation:
         configured, unless it answers an unusual request: that may be another list."""
         if kind.is_settled or (asked is not None and describes_tools(asked.method)):
             return kind.snapshot
-        listing = _list_in(message)
+        listing = _list_in(message, is_expected=asked is None or asked.method == _LIST)
         is_usual = asked is None or not asked.is_unusual
         return at_once(kind.snapshot_for(listing, pins=is_usual)) if listing else kind.snapshot
 
@@ -944,14 +944,14 @@ class Conversation:
                     return
 
 
-def _list_in(message: Single) -> Listing | None:
+def _list_in(message: Single, *, is_expected: bool) -> Listing | None:
     """Return the tool list that a message carries, if it looks like one."""
-    is_answer = isinstance(message, Response)
     if isinstance(message, Request) and message.method == "sampling/createMessage":
         return None  # these tools are for the model, in this one request
     with suppress(ProtocolError):  # the decision on the message finds out whether it matters
         listing = parse_listing(message)
-        if listing and (is_answer or any(one.is_like_a_tool for one in listing.definitions)):
+        is_answer = is_expected and isinstance(message, Response)
+        if listing and (is_answer or listing.has_definitions):
             return listing
     return None
 

@@ -20,6 +20,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -85,8 +86,8 @@ class Definition:
     name: str | None
     problem: str | None
     raw: bytes
-    is_like_a_tool: bool = field(default=True, repr=False)
-    """True if it has a key that some reader takes for a tool's name or schema."""
+    has_schema: bool = field(default=True, repr=False)
+    """True if it has a key that some reader takes for a tool's schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,11 @@ class Listing:
     """Head and tail as they must be if the tools are others; None if that is no difference."""
     has_more: bool = field(default=False, repr=False)
     """True if there is more beside the tools that could name tools."""
+
+    @property
+    def has_definitions(self) -> bool:
+        """True if it lists tools, and not only things that have names."""
+        return any(one.has_schema for one in self.definitions)
 
     @property
     def surroundings(self) -> str:
@@ -314,7 +320,7 @@ def find_listing(message: Single, hidden: Collection[str], *, expected: bool) ->
     """Return the tool list that a message carries, or None if it carries none.
 
     Raises ProtocolError if some reader may take something else for a list, or if a hidden tool
-    shows elsewhere. If no list is ``expected``, anything that shows no tool is none.
+    shows elsewhere. If no list is ``expected``, the list may have names without definitions.
     """
     try:
         listing = parse_listing(message)
@@ -322,11 +328,11 @@ def find_listing(message: Single, hidden: Collection[str], *, expected: bool) ->
         if expected:
             raise
         listing = None
-    if listing and (expected or any(one.is_like_a_tool for one in listing.definitions)):
+    if listing and (expected or listing.has_definitions):
         return listing
-    if shows_tool_beside_content(message, hidden):
+    if shows_tool_beside_content(message, hidden, has_list=listing is None):
         raise ShowsHidden(HIDDEN_TOOL)
-    return None
+    return listing
 
 
 def besides_content(message: Single) -> str:
@@ -342,31 +348,36 @@ def besides_content(message: Single) -> str:
     return "null".join([*pieces, place.text[start : place.end]])
 
 
-def shows_tool_beside_content(message: Single, names: Collection[str]) -> bool:
+def shows_tool_beside_content(
+    message: Single, names: Collection[str], *, has_list: bool = True
+) -> bool:
     """Tell whether a message shows one of these tools outside such content."""
-    return bool(names) and _shows(besides_content(message), names)
+    return bool(names) and _shows(besides_content(message), names, has_list=has_list)
 
 
 def shows_tool(json_text: str, names: Collection[str]) -> bool:
-    """Tell whether JSON shows, at any depth, the definition of one of these tools.
+    """Tell whether JSON shows the definition of one of these tools.
 
-    A definition has an ``inputSchema``, or is inside a member called ``tools``. JSON that is too
+    A definition is an object with an ``inputSchema``, at any depth, or an entry of a list: of
+    ``tools`` in a document, or in the result or the params of a message. Elsewhere a name hides
+    nothing: ``"tasks": {"requests": {"tools": {"call": {}}}}`` is a capability. JSON that is too
     long to search counts as showing one.
     """
     return bool(names) and _shows(json_text, names)
 
 
-def _shows(json_text: str, names: Collection[str]) -> bool:
+def _shows(json_text: str, names: Collection[str], *, has_list: bool = True) -> bool:
     if not _may_show_tool(json_text, names):
         return False
-    return is_too_long_to_search(json_text) or _Search(names).finds_in(json_text)
+    root = _Place.DOCUMENT if has_list else _Place.ELSEWHERE
+    return is_too_long_to_search(json_text) or _Search(names).finds_in(json_text, root)
 
 
 def shows_other_tool(definition: str, names: Collection[str]) -> bool:
     """Tell whether a tool's definition shows one of these other tools."""
     bare = bare_json(definition)
     if bare is None or bare.count("inputschema") > 1 or any(word in bare for word in _HOLDERS):
-        return shows_tool(definition, names)
+        return bool(names) and _shows(definition, names, has_list=False)
     return False  # the only schema is its own
 
 
@@ -400,72 +411,103 @@ def _may_hold_schema(text: str) -> bool:
     return text.lstrip()[:1] in ("{", "[") and "schema" in text.lower()
 
 
-class _Object:
-    """What the search remembers of an object: its names and schema, and the objects in it."""
+class _Place(Enum):
+    """Where a value stands, which says what may be a definition there."""
 
-    __slots__ = ("has_schema", "members", "names")
+    DOCUMENT = auto()
+    HOLDER = auto()
+    """The result or the params of a message."""
+    ENTRY = auto()
+    """Of a list of tools, where a name and a description are enough."""
+    ELSEWHERE = auto()
+    SCHEMA = auto()
+    """In a JSON Schema, ``name`` and ``inputSchema`` are usually properties."""
 
-    def __init__(self, pairs: list[tuple[str, object]], folded: list[str]) -> None:
-        self.names = [pair[1] for key, pair in zip(folded, pairs, strict=True) if key == "name"]
-        self.has_schema = any(key.replace("_", "") == "inputschema" for key in folded)
-        self.members = [(key, value) for key, value in pairs if isinstance(value, _Object)]
+
+class _Object(list[tuple[str, object]]):
+    """The members of an object, also those with the same key."""
 
 
-_EMPTY = _Object([], [])
+type _Found = tuple[object, str, _Place]
+"""A value, the key that may name it, and where it stands."""
+
+_EXAMPLES = frozenset({"default", "example", "examples", "const", "enum"})
+"""Keywords of JSON Schema whose values are data."""
 
 
 class _Search:
-    """Looks at each object as the decoder finishes it, the innermost first."""
+    """Looks for the definition of one of these tools."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
-        self._found = False
+        self._waiting: list[_Found] = []
 
-    def finds_in(self, json_text: str) -> bool:
-        json.loads(json_text, object_pairs_hook=self._look, parse_int=str)
-        return self._found
+    def finds_in(self, json_text: str, place: _Place = _Place.DOCUMENT) -> bool:
+        self._waiting.append((_objects_of(json_text), "", place))
+        while self._waiting:
+            value, key, place = self._waiting.pop()
+            if isinstance(value, _Object):
+                if self._is_hidden(value, key, place) or self._opens_hidden(value, place):
+                    return True
+            elif isinstance(value, list):
+                self._waiting += [(one, "", place) for one in value]
+        return False
 
-    def _look(self, pairs: list[tuple[str, object]]) -> _Object:
-        if not pairs:
-            return _EMPTY
-        folded = [fold_key(key) for key, _ in pairs]
-        seen = _Object(pairs, folded)
-        shown: list[tuple[str | None, _Object]]
-        shown = [(key, member) for key, member in seen.members if member.has_schema]
-        shown += [(None, seen)] if seen.has_schema else []
-        for key, (_, value) in zip(folded, pairs, strict=True):
-            if key == "tools":
-                shown += _tools_in(value)
-            if key in _HOLDERS and isinstance(value, str) and _may_hold_schema(value):
-                self._look_into(value)
-        if any(name in self._names for tool in shown for name in _names_of(*tool)):
-            self._found = True
-        return seen
+    def _is_hidden(self, tool: _Object, key: str, place: _Place) -> bool:
+        """Tell whether an object defines a hidden tool. The key in a map names one without name."""
+        names = [said for one, said in tool if fold_key(one) == "name" and isinstance(said, str)]
+        schemas = [said for one, said in tool if _plain_key(one) == "inputschema"]
+        if place is _Place.SCHEMA:
+            is_tool = any(isinstance(one, _Object) for one in schemas)
+            key = ""
+        elif place is _Place.ENTRY:
+            is_tool = bool(schemas or names) or any(
+                fold_key(one) == "description" for one, _ in tool
+            )
+        else:
+            is_tool = bool(schemas)
+        return is_tool and any(name in self._names for name in names or [key] if name)
 
-    def _look_into(self, text: str) -> None:
-        """Search JSON inside a string where a list is expected."""
-        try:
-            json.loads(text, object_pairs_hook=self._look, parse_int=str)
-        except (ValueError, RecursionError):
-            names = self._names
-            is_named = len(names) > _FEW_NAMES or any(name in text for name in names)
-            self._found = self._found or is_named
-
-
-def _tools_in(value: object) -> Iterator[tuple[str | None, _Object]]:
-    if isinstance(value, _Object):
-        yield from value.members
-    elif isinstance(value, list):
-        for element in value:
-            if isinstance(element, _Object):
-                yield None, element
+    def _opens_hidden(self, holder: _Object, place: _Place) -> bool:
+        """Look into the members later. Tell whether text that is no JSON may show a hidden tool."""
+        for key, value in holder:
+            plain = _plain_key(key)
+            if isinstance(value, str):
+                if plain in _HOLDERS and _may_hold_schema(value) and self._opens_text(value):
+                    return True
+            elif place is _Place.SCHEMA:
+                if plain not in _EXAMPLES:
+                    self._waiting.append((value, "", place))
+            elif plain.endswith("schema"):
+                self._waiting.append((value, "", _Place.SCHEMA))
+            elif plain == "tools" and place in (_Place.DOCUMENT, _Place.HOLDER):
+                entries = value if isinstance(value, _Object) else [("", value)]
+                self._waiting += [(one, name, _Place.ENTRY) for name, one in entries]
+            elif plain in ("result", "params") and place is _Place.DOCUMENT:
+                self._waiting.append((value, "", _Place.HOLDER))
             else:
-                yield from _tools_in(element)
+                self._waiting.append((value, key, _Place.ELSEWHERE))
+        return False
+
+    def _opens_text(self, text: str) -> bool:
+        """Look into JSON inside a string where a list is expected."""
+        try:
+            self._waiting.append((_objects_of(text), "", _Place.DOCUMENT))
+        except (ValueError, RecursionError):
+            return len(self._names) > _FEW_NAMES or any(name in text for name in self._names)
+        return False
 
 
-def _names_of(key: str | None, tool: _Object) -> Iterator[str]:
-    is_name = key != "tool" or not tool.names  # as in the answer to tools/resolve
-    return (name for name in (key if is_name else None, *tool.names) if isinstance(name, str))
+def _objects_of(json_text: str) -> object:
+    return json.loads(json_text, object_pairs_hook=_Object, parse_int=str)
+
+
+def _is_described(tool: _Object) -> bool:
+    return any(fold_key(key) == "description" for key, _ in tool)
+
+
+def _plain_key(key: str) -> str:
+    return fold_key(key).replace("_", "")
 
 
 def _listing(place: Place, holder: Value, tools: Value) -> Listing:
@@ -622,7 +664,7 @@ def _definition(text: str, element: Value) -> Definition:
         name=name.text if name else None,
         problem=_problem(text, element, keys),
         raw=text[element.start : element.end].encode(),
-        is_like_a_tool="name" in keys or "inputschema" in keys,
+        has_schema=any(key.replace("_", "") == "inputschema" for key in keys),
     )
 
 

@@ -250,13 +250,16 @@ def decide_listing(
 ) -> Verdict:
     """Remove from a message every definition that the snapshot does not allow.
 
-    Raises ProtocolError if one cannot be removed. If no list is ``expected`` (for a method that
-    uses a member ``tools`` in another way), anything that shows no tool stays. ``is_ours`` marks a
-    list that a rule has changed on purpose: its definitions of allowed tools stay.
+    Raises ProtocolError if one cannot be removed. If no list is ``expected``, a method may use a
+    member ``tools`` in another way: then only entries with the name of a hidden tool go.
+    ``is_ours`` marks a list that a rule has changed on purpose: its definitions of allowed tools
+    stay.
     """
     listing = find_listing(message, snapshot.never_shown, expected=expected)
     if listing is None:
         return Forward()
+    if not (expected or listing.has_definitions):
+        return _without_hidden_names(listing, snapshot)
     verdict = at_once(decide_in_steps(listing, snapshot, is_ours=is_ours))
     if not listing.has_more:
         return verdict
@@ -267,6 +270,19 @@ def decide_listing(
         return verdict
     hidden = (*verdict.reason.tools, *beside.reason.tools)
     return Rewrite(beside.text, replace(verdict.reason, tools=hidden))
+
+
+def _without_hidden_names(listing: Listing, snapshot: Snapshot) -> Forward | Rewrite:
+    """Remove entries that have the name of a denied tool, and no definition.
+
+    Only names that the upstream lists as tools count: others may be anything.
+    """
+    kept = [one for one in listing.definitions if one.name not in snapshot.denied]
+    if len(kept) == len(listing.definitions):
+        return Forward()
+    named = [one.name for one in listing.definitions if one.name in snapshot.denied]
+    hidden = tuple(shown(name) for name in named if name is not None)
+    return Rewrite(listing.with_tools(one.raw for one in kept), Reason(Why.HIDDEN, hidden))
 
 
 def decide_in_steps(
