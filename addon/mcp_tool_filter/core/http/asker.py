@@ -85,7 +85,8 @@ _NOT_OF_THE_ASKER = re.compile(
     rb"forwarded|via|x-real-ip|x-forwarded-(?:for|host|port|proto|scheme|server)|mcp-param-.*"
 )
 # Credentials that sign each request anew name the same user in the rest of their parts.
-_SIGNED = re.compile(rb"(?i)(?:aws4-\S+|digest|hawk|oauth|signature|\S*hmac\S*)\s")
+_SCHEME = re.compile(rb"(\S+)\s")
+_SIGNING = re.compile(rb"(?is)aws4-.+|digest|hawk|oauth|signature|.*hmac.*")
 _OF_ONE_REQUEST = re.compile(
     rb"(?i)\b(?:oauth_)?(?:signature|sig|mac|c?nonce|nc|response|timestamp|ts|hash|created|expires"
     rb"|date|uri)=(?:\"[^\"]*\"|[^,;\s]*)"
@@ -160,7 +161,9 @@ def _lasting(name: bytes, value: bytes) -> bytes:
         cookies = (one.strip() for one in value.split(b";"))
         kept = (one for one in cookies if not _RENEWED.fullmatch(one.partition(b"=")[0]))
         return b";".join(sorted(kept))
-    return _OF_ONE_REQUEST.sub(b"", value) if _SIGNED.match(value) else value
+    scheme = _SCHEME.match(value)
+    is_signed = scheme is not None and _SIGNING.fullmatch(scheme[1]) is not None
+    return _OF_ONE_REQUEST.sub(b"", value) if is_signed else value
 
 
 def _is_harmless(name: bytes, head: Head, known_origin: bool) -> bool:

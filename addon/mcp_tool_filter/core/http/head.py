@@ -82,18 +82,19 @@ _SAID = frozenset({
 })  # fmt: skip
 _CREDENTIALS = re.compile(
     rb"cookie|.*(?:api[-_]?key|access[-_]?key|token|secret|credential|auth|jwt|assertion|passw).*",
-    re.IGNORECASE,
+    re.IGNORECASE | re.DOTALL,
 )
 # What else may name a user or a group of users, or choose the tools to list. An upstream may list
 # other tools to them; each is an asker of its own.
 _ASKERS = re.compile(
     rb"from|accept-language|x-mcp-.*|(?!mcp-param-)mcp-.*|(?!sec-websocket-|mcp-param-).*(?:user|tenant|org|account|customer|member|person|principal|identity|subject|owner|role"
     rb"|group|team|workspace|project|realm|scope|profile|email|login|client-?id|company|consumer"
-    rb"|namespace|subscription|permission|session|key|passport|entitlement|toolset).*"
+    rb"|namespace|subscription|permission|session|key|passport|entitlement|toolset).*",
+    re.DOTALL,
 )
 # Names of the request itself: its id, its trace.
 _OF_THE_REQUEST = re.compile(
-    rb"(?:x-)?(?:(?:client|ms-client|amzn?|amz|vercel|goog)-)*"
+    rb"(?:x-)?(?:(?:client|ms-client|amzn?|vercel|goog)-)*"
     rb"(?:request|correlation|trace|span|transaction|operation|message|invocation|activity|event)"
     rb"-?id|(?:x-)?idempotency-key|x-b3-.*|b3|x-amzn-trace-id|x-cloud-trace-context|cf-ray"
     rb"|uber-trace-id|sentry-trace|x-datadog-.*|newrelic|elastic-apm-traceparent|grpc-trace-bin"
@@ -207,7 +208,7 @@ _OUR_COOKIE = OUR_COOKIE.encode()
 _OF_A_BODY = re.compile(
     rb"etag|content-(?:encoding|range|md5|length)|.*(?:digest|signature|checksum|sha-?(?:1|256|512))"
     rb"(?:-.*)?|x-goog-hash",
-    re.IGNORECASE,
+    re.IGNORECASE | re.DOTALL,
 )
 
 

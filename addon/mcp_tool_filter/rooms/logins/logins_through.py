@@ -63,7 +63,8 @@ _NEVER = (
     "require_pushed_authorization_requests",
     "dpop_signing_alg_values_supported",  # a proof is bound to the URL that it is sent to
 )
-_REMOVED = re.compile(r",[ \t]*\0|[ \t]*\0[, \t\0]*")  # a parameter, with one comma beside it
+# A parameter, with one comma beside it. (Only the first of many spaces can begin one.)
+_REMOVED = re.compile(r",[ \t]*\0|(?<![ \t])[ \t]*\0[, \t\0]*")
 _NO_DOCUMENTS = "client_id_metadata_document_supported"
 _AUTH_METHODS = "token_endpoint_auth_methods_supported"
 _USABLE = frozenset({"none", "client_secret_basic", "client_secret_post"})  # others name a URL

@@ -34,6 +34,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mcp_tool_filter.rooms.secrets.names import (
     is_secret_header,
@@ -50,16 +51,17 @@ from mcp_tool_filter.rooms.secrets.places import (
     unescape_json,
     unescape_percent,
 )
-from mcp_tool_filter.rooms.secrets.shapes import basic_parts, shapes_in
+from mcp_tool_filter.rooms.secrets.shapes import basic_parts, has_digit, shapes_in
 
 _NAMED = re.compile(
-    r"(?<![A-Za-z0-9_.])(--?)?([A-Za-z_][A-Za-z0-9_.-]{1,63}+)(\\*[\"'])?"
+    r"(?<![A-Za-z0-9_.])(--?)?([A-Za-z_][A-Za-z0-9_.-]{1,63}+)(\\{0,63}[\"'])?"
     r"(?:([ \t]{0,4})(=>?|:)([ \t]{0,4})|([ \t]{1,4}))"
 )
-_QUOTED = re.compile(r"(\\*)([\"'])((?:(?!\1\2)[^\r\n])*+)")
-_PLAIN = re.compile(
-    r"(?:(?:bearer|basic|token|digest) +)?([^\s,;&\"'<>(){}\[\]\\]++)(.?)", re.IGNORECASE
+_QUOTED = re.compile(r"(\\{0,63})([\"'])((?:(?!\1\2)[^\r\n])*+)")
+_SCHEME_BEFORE = re.compile(
+    r"(?:(?:bearer|basic|token|digest) +(?=[^\s,;&\"'<>(){}\[\]\\]))?", re.IGNORECASE
 )
+_WORD = re.compile(r"[^\s,;&\"'<>(){}\[\]\\]*")
 _ELEMENT = re.compile(
     r"<(?:[A-Za-z0-9]{1,32}:)?([A-Za-z_][A-Za-z0-9_.-]{1,63}+)[^<>]{0,200}>([^<>]++)</"
 )
@@ -70,8 +72,26 @@ _PROSE = re.compile(
     re.IGNORECASE,
 )
 _UNQUOTED = re.compile(r"[^\r\n\"']*+")
+_SHORTEST_RANDOM = 6  # characters
 _SHELL_VARIABLE = re.compile(r"\$[A-Z0-9_]*")
 _COOKIE = re.compile(r"(?:set-)?cookie", re.IGNORECASE)
+
+
+class _Word(NamedTuple):
+    """The end of a text without spaces, quotes and brackets.
+
+    It may be the value of many names, as in ``a=b=c=1``, so it is read only once.
+    """
+
+    end: int
+    last_digit: int
+    following: str
+
+    @classmethod
+    def at(cls, text: str, start: int) -> _Word:
+        end = _WORD.match(text, start).end()  # type: ignore[union-attr]  # it may be empty
+        last_digit = max(text.rfind(digit, start, end) for digit in "0123456789")
+        return cls(end, last_digit, text[end : end + 1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +105,8 @@ class NamedValue:
 
 def named_values_in(text: str, is_secret_name: Callable[[str], bool]) -> Iterator[NamedValue]:
     """Yield the values that are secret by their name."""
-    done = 0
+    done = masked = 0
+    word = _Word(0, -1, "")
     for one in _NAMED.finditer(text):
         if one.start() < done or not is_secret_name(one[2]) or not (one[5] or one[1]):
             continue
@@ -94,8 +115,13 @@ def named_values_in(text: str, is_secret_name: Callable[[str], bool]) -> Iterato
             done = line.end()
         elif quoted := _QUOTED.match(text, one.end()):
             yield NamedValue(*quoted.span(3), is_quoted=True)
-        elif (plain := _PLAIN.match(text, one.end())) and _is_value(one, plain):
-            yield NamedValue(*plain.span(1))
+        else:
+            scheme = _SCHEME_BEFORE.match(text, one.end())
+            start = scheme.end() if scheme else one.end()
+            word = word if start < word.end else _Word.at(text, start)
+            if masked <= start < word.end and _is_value(one, text, start, word):
+                yield NamedValue(start, word.end)
+                masked = word.end
     for pattern in (_ELEMENT, _INPUT) if "<" in text else ():
         for one in pattern.finditer(text):
             if is_secret_name(one[1]):
@@ -105,22 +131,24 @@ def named_values_in(text: str, is_secret_name: Callable[[str], bool]) -> Iterato
             yield NamedValue(*one.span(1))
 
 
-def _is_value(name: re.Match[str], plain: re.Match[str]) -> bool:
-    if plain[2] == "(" or _SHELL_VARIABLE.fullmatch(plain[1]):
+def _is_value(name: re.Match[str], text: str, start: int, word: _Word) -> bool:
+    if word.following == "(" or _SHELL_VARIABLE.fullmatch(text, start, word.end):
         return False
+    is_random = word.end - start >= _SHORTEST_RANDOM and word.last_digit >= start
     is_tight = name[5] == "=" and not name[4] and not name[6]
-    is_code = plain[2] == "[" or _ends_with(plain[1], name[2])
-    return (is_tight and not is_code) or _is_random(plain[1])
+    last = text[max(start, word.end - len(name[2])) : word.end]
+    is_code = word.following == "[" or _is_same_name(last, name[2])
+    return is_random or (is_tight and not is_code)
 
 
 def _is_random(value: str) -> bool:
     """Tell whether a value looks like a secret rather than a word."""
-    return len(value) >= 6 and any(char.isdigit() for char in value)
+    return len(value) >= _SHORTEST_RANDOM and has_digit(value)
 
 
-def _ends_with(value: str, name: str) -> bool:
+def _is_same_name(value: str, name: str) -> bool:
     """Tell whether a value is a variable: ``token=token``, ``password=args.password``."""
-    return value.lower().replace("-", "_").endswith(name.lower().replace("-", "_"))
+    return value.lower().replace("-", "_") == name.lower().replace("-", "_")
 
 
 _MOST_UNPACKED = 16 * 1024 * 1024

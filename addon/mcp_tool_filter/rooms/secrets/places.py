@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mcp_tool_filter.rooms.secrets.names import is_secret_header
-from mcp_tool_filter.rooms.secrets.shapes import basic_parts
+from mcp_tool_filter.rooms.secrets.shapes import basic_parts, has_digit
 
 type _Meaning = Callable[[re.Match[str]], str]
 
@@ -311,7 +311,7 @@ def _is_secret(level: _Level, is_secret_name: Callable[[str], bool]) -> bool:
 
 
 def _is_random(value: str) -> bool:
-    return len(value) >= _LONG and any(char.isdigit() for char in value)
+    return len(value) >= _LONG and has_digit(value)
 
 
 def _closed(level: _Level, is_secret_name: Callable[[str], bool]) -> Iterator[JsonPlace]:
@@ -324,7 +324,7 @@ def _closed(level: _Level, is_secret_name: Callable[[str], bool]) -> Iterator[Js
     if not level.is_object:
         if len(level.strings) == 2:  # some write headers like this: [name, value]
             name, value = (unescape_json(string).text for _, string in level.strings)
-            is_value = any(char.isdigit() for char in value) and len(value) >= 6
+            is_value = len(value) >= 6 and has_digit(value)
             if is_value and names_a_secret(name):
                 yield JsonPlace(level.strings[1][1], is_secret=True)
         return

@@ -109,7 +109,7 @@ def shapes_in(text: str) -> Iterator[tuple[int, int]]:
     """Yield the spans that have the shape of a secret."""
     yield from (found.span() for found in _VENDORS.finditer(text))
     for found in _PREFIXED.finditer(text):
-        if _has_digit(found[0]):
+        if has_digit(found[0]):
             yield found.span()
     yield from (found.span() for found in _FIXED.finditer(text))
     for found in _SAYS_SO.finditer(text):
@@ -118,12 +118,12 @@ def shapes_in(text: str) -> Iterator[tuple[int, int]]:
     for pattern in (_NETRC, _USER_FLAG):
         yield from (found.span(1) for found in pattern.finditer(text))
     for found in _SK.finditer(text):
-        if _has_digit(found[0]):
+        if has_digit(found[0]):
             yield found.span()
     yield from (found.span() for found in _JWT.finditer(text))
     for found in _SCHEME.finditer(text):
         scheme, said = found[1].lower(), found[2]
-        if basic_parts(said) if scheme == "basic" else _has_digit(said) or len(said) >= _LONG:
+        if basic_parts(said) if scheme == "basic" else has_digit(said) or len(said) >= _LONG:
             yield found.span(2)
     for found in _HOOK.finditer(text):
         yield found.span(found.lastindex or 0)
@@ -147,8 +147,8 @@ def basic_parts(credential: str) -> list[str]:
 _DIGITS = re.compile(r"[0-9]+")
 
 
-def _has_digit(text: str) -> bool:
-    return any(char.isdigit() for char in text)
+def has_digit(text: str) -> bool:
+    return _DIGITS.search(text) is not None
 
 
 def _key_lines(text: str) -> Iterator[tuple[int, int]]:

@@ -17,9 +17,9 @@ from itertools import pairwise
 
 MASK = "***"
 _CUT = "…"
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://)?[^\s\"'<>]*")
+_URL = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]+:(?://)?[^\s\"'<>]*")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
-_ASSIGNED = re.compile(r"(-{0,2}([A-Za-z_][\w.-]*)=)(.+)", re.DOTALL)
+_ASSIGNED = re.compile(r"-{0,2}([A-Za-z_][\w.-]*)=")
 _HEADER = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]{1,64})(:\s*)(\S.*)", re.DOTALL)
 _USER = frozenset({"-u", "--user", "--userpwd", "--basic-auth", "--proxy-user", "-U"})
 _FLAG_NAMES = frozenset({"pat", "pw", "pwd", "dsn", "psk", "bearer", "creds", "keys"})
@@ -77,19 +77,24 @@ def secrets_in_words(words: Sequence[str]) -> Iterator[str]:
 
 
 def _masked(word: str, before: str) -> str:
-    from mcp_tool_filter.rooms.secrets.names import is_secret_header
-
     if _FLAG.fullmatch(before) and not word.startswith("--"):
         if _is_secret_flag(before):
             return MASK
         if before in _USER and ":" in word and "://" not in word:
             return f"{word.partition(':')[0]}:{MASK}"
+    start = 0
+    while (assigned := _ASSIGNED.match(word, start)) and assigned.end() < len(word):
+        start = assigned.end()
+        if _is_secret_flag(assigned[1]):
+            return word[:start] + MASK
+    return word[:start] + _masked_value(word[start:])
+
+
+def _masked_value(word: str) -> str:
+    from mcp_tool_filter.rooms.secrets.names import is_secret_header
+
     if _is_plain(word):
         return word
-    if assigned := _ASSIGNED.fullmatch(word):
-        if _is_secret_flag(assigned[2]):
-            return assigned[1] + MASK
-        return assigned[1] + _masked(assigned[3], "")
     header = _HEADER.fullmatch(word)
     if header and not header[3].startswith("//") and is_secret_header(header[1].lower()):
         return header[1] + header[2] + MASK

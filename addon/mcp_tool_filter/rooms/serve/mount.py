@@ -39,7 +39,8 @@ _DOCUMENT = re.compile(r"(/\.well-known/[^/?]+)(.*)", re.DOTALL)
 _ONE_URL = frozenset({b"location", b"content-location", b"content-base", b"uri"})
 _FOR_ALL = frozenset({b"clear-site-data", b"service-worker-allowed"})
 """They would concern what other servers have in a browser."""
-_IN_LINK = re.compile(r"<([^>]*)>")
+# (A link that is not closed ends with the text, so that no character is read twice.)
+_IN_LINK = re.compile(r"<([^>]*)(>?)")
 _COOKIE_PATH = re.compile(rb"(;[ \t]*path[ \t]*=[ \t]*)(/[^;]*)", re.IGNORECASE)
 ENDPOINT: Final = "/mcp"
 
@@ -135,11 +136,11 @@ class Mount:
             return self._link(value)
         if name == b"refresh":
             return None if "url" in value.lower() else value
-        links = [self._link(url) for url in _IN_LINK.findall(value)]
+        links = [self._link(url) for url, _ in _IN_LINK.findall(value)]
         if None in links:
             return None
         again = iter(links)
-        return _IN_LINK.sub(lambda _: f"<{next(again)}>", value)
+        return _IN_LINK.sub(lambda one: f"<{next(again)}{one[2]}", value)
 
     def _link(self, url: str) -> str | None:
         """Return a link that leads to the same server here; None if it could lead to another."""

@@ -163,7 +163,7 @@ _LONGEST_KEPT = 1024  # characters of a URI whose verdict we remember
 _MOST_ROOTS = 1000  # folders of denied skills that we remember
 _MOST_LEVELS = 100  # folders of a URI
 _FOLDER_OF_SKILLS = re.compile(r"(?:^|/)skills?/", re.IGNORECASE)
-_INDEX = re.compile(r"^skill:/*(?:.*/)?index\.json$", re.IGNORECASE)
+_INDEX = re.compile(r"^skill:(?:.*/)?index\.json$", re.IGNORECASE)
 _SKILL_FILE = re.compile(r"(?:^|/)SKILL\.md$", re.IGNORECASE)
 
 
