@@ -24,6 +24,7 @@ from mcp_tool_filter.core.process.site import Surroundings
 from mcp_tool_filter.core.sockets.connect import make_tls_context
 from mcp_tool_filter.core.sockets.serve import Server, bind, opening
 from mcp_tool_filter.core.upstream.target import Target, target_for
+from mcp_tool_filter.rooms_table import ROOMS
 from tests.proxy import certified, kept_log
 
 type Options = dict[str, str | Sequence[str]]
@@ -95,6 +96,7 @@ async def served(
         return context
 
     around = surroundings or Surroundings(
+        rooms=ROOMS,
         warn=warnings.append,
         report=reports.append,
         leave=ended.append,

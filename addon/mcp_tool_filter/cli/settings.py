@@ -110,11 +110,6 @@ class Settings:
         return shown_command(self.command) if self.command else shown_url(self.upstream)
 
     @property
-    def may_have_rules(self) -> bool:
-        """True if there is a rules file, or mitmproxy's own options may name one."""
-        return bool(self.texts["rules"] or self.set)
-
-    @property
     def listens_at(self) -> str:
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
@@ -129,14 +124,12 @@ class Settings:
     @cached_property
     def _config(self) -> Config:
         from mcp_tool_filter.core.policy.config import parse_config  # --help need not wait for it
+        from mcp_tool_filter.core.process.plugs import settled
+        from mcp_tool_filter.rooms_table import ROOMS
 
         with in_our_words():
             config = parse_config(self.texts, allow_too=self.allow_too)
-        if not config.lock:
-            return config
-        from mcp_tool_filter.rooms.lock.lock_file import with_lock  # seldom needed
-
-        return with_lock(config)
+        return settled(ROOMS, config)
 
 
 @contextmanager

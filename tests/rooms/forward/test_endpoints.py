@@ -17,6 +17,7 @@ from mcp_tool_filter.core.process.site import Site, Surroundings
 from mcp_tool_filter.rooms.forward import endpoints as module
 from mcp_tool_filter.rooms.forward.endpoints import Connection, Endpoints
 from mcp_tool_filter.rooms.forward.passing import ForwardClient
+from mcp_tool_filter.rooms_table import ROOMS
 from tests.core.engine.table import LIST, Client, Table, call
 from tests.mcp_upstream import tool, tool_list
 from tests.raw_client import post
@@ -28,7 +29,7 @@ AT = Address("upstream", 3000, is_tls=False)
 
 def opened(**options: Any) -> Endpoints:
     tls = ssl.create_default_context
-    proxy = Proxy(Surroundings(warn=print, report=print, leave=print, make_tls=tls))
+    proxy = Proxy(Surroundings(rooms=ROOMS, warn=print, report=print, leave=print, make_tls=tls))
     proxy.adopt(parse_config(deny=["^wipe"], **options))
     return Endpoints(proxy)
 

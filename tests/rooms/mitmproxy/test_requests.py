@@ -423,14 +423,14 @@ async def test_a_returned_upstream_is_noticed_without_a_client(tmp_path: Path) -
         async with proxy(addon, to=specs, home=tmp_path, **options):
             await addon.proxy.ready.wait()
             addon.proxy.changes.lose(addon.proxy.sites[specs[0]])
-            assert addon.proxy._state()["upstream_up"] is False
+            assert addon.proxy.state()["upstream_up"] is False
             names.append("comes")
             assert await ask(ports[1], "other") == RESULT
             is_lost = f"Warning: Lost connection to upstream MCP {gone.url}; waiting for it to come"
             assert said == [f"{is_lost} back"]
             is_starting = False
             await until(lambda: len(said) >= 2)
-            assert addon.proxy._state()["upstream_up"] is True
+            assert addon.proxy.state()["upstream_up"] is True
     assert said[1:] == [f"The upstream {gone.url} is back: new tool comes"]
 
 

@@ -27,6 +27,7 @@ from mcp_tool_filter.core.upstream.target import target_for
 from mcp_tool_filter.rooms.logins.login import Wishes, log_in
 from mcp_tool_filter.rooms.logins.store import LoginStore
 from mcp_tool_filter.rooms.serve.command import _plans as plans_of
+from mcp_tool_filter.rooms_table import ROOMS
 from tests.browser import Page, browser
 from tests.cli.launched import RunningLauncher, launched, run
 from tests.cli.test_settings import sources
@@ -534,6 +535,7 @@ async def test_a_policy_that_changes_while_names_are_looked_up_counts() -> None:
             return UpstreamNames(url)
 
         around = Surroundings(
+            rooms=ROOMS,
             warn=print, report=print, leave=print, make_tls=ssl.create_default_context,
             find_names=find_names,
         )  # fmt: skip
@@ -545,6 +547,7 @@ async def test_a_policy_that_changes_while_names_are_looked_up_counts() -> None:
 async def test_a_lost_server_that_was_removed_is_not_asked_any_more() -> None:
     said: list[str] = []
     around = Surroundings(
+        rooms=ROOMS,
         warn=said.append, report=print, leave=print, make_tls=ssl.create_default_context,
     )  # fmt: skip
     async with mcp_upstream(tools=[tool("a")]) as upstream:

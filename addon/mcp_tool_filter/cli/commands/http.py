@@ -38,6 +38,7 @@ from mcp_tool_filter.core.sockets.serve import Server, bind, opening
 from mcp_tool_filter.core.upstream.fetch import fetch
 from mcp_tool_filter.core.upstream.target import Target, login_to, target_for
 from mcp_tool_filter.rooms.secrets.shown import may_hold_a_secret
+from mcp_tool_filter.rooms_table import ROOMS
 
 if TYPE_CHECKING:
     from socket import socket
@@ -86,7 +87,7 @@ async def _serve(settings: Settings, doors: list[socket]) -> int:
         in_front = in_front_of_command(settings)
         async with open_bridge(settings, say) as command:
             running = HttpFilter(in_front, doors, command.fetch)
-            command.attach_to(running.proxy, has_rules=in_front.may_have_rules)
+            command.attach_to(running.proxy)
             return await serve_until_the_end(running)
     except CancelledError:
         return 0
@@ -124,6 +125,7 @@ class Filter:
         shows = report is None
         activity = activity_for(settings, asyncio.get_running_loop()) if shows else None
         self.around = Surroundings(
+            rooms=ROOMS,
             warn=say,
             sinks=[activity.show] if activity else [],
             on_end=partial(say_summary, activity),

@@ -176,7 +176,8 @@ def show_tools(settings: Settings, how: str) -> int:
         case "names":
             print("\n".join(map(shown, known.snapshot.allowed)))
         case "report":
-            print(sentences.render_report(known.who, known.snapshot, rules))
+            lines = sentences.lines_about_rules(rules)
+            print(sentences.render_report(known.who, known.snapshot, lines))
             _warn(settings)
         case _:
             _print_tools(known)

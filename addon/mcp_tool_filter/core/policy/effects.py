@@ -23,11 +23,10 @@ from functools import partial
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, cast
 
-if TYPE_CHECKING:  # most hosts have no rules and should not import them
+if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from mcp_tool_filter.core.policy.verdict import RefusedBy
-    from mcp_tool_filter.rooms.rules.rule_effects import RuleEffect
 
 
 from collections import deque
@@ -81,7 +80,13 @@ class CannotList(Exception):
         self.is_refusal, self.is_lost, self.answer = is_refusal, is_lost, answer
 
 
-type Effect = Delay | Together | FetchTools | RuleEffect
+class RoomEffect:
+    """What a decision of a room needs; the room's own host carries it out."""
+
+    __slots__ = ()
+
+
+type Effect = Delay | Together | FetchTools | RoomEffect
 type Deciding[Outcome] = Generator[Effect, object, Outcome]
 type Decision[Outcome] = Outcome | Deciding[Outcome]
 """A decision that has been made, or one that must wait."""

@@ -12,7 +12,7 @@ import asyncio
 from asyncio import sleep
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from mcp_tool_filter.core.policy.effects import (
     CannotList,
@@ -23,9 +23,6 @@ from mcp_tool_filter.core.policy.effects import (
     OnDone,
     Together,
 )
-
-if TYPE_CHECKING:  # most processes have no rules
-    from mcp_tool_filter.rooms.rules.host import RuleHost
 
 _tasks: set[asyncio.Task[None]] = set()
 
@@ -92,6 +89,14 @@ def look_at(done: asyncio.Future[Any]) -> None:
         done.exception()
 
 
+class EffectHost(Protocol):
+    """Carries out the effects of a room."""
+
+    async def carry_out(self, effect: Effect) -> object: ...
+
+    async def close(self) -> None: ...
+
+
 type ToolsFetcher = Callable[[FetchTools], Coroutine[Any, Any, tuple[bytes, ...]]]
 
 
@@ -99,8 +104,8 @@ class Effects:
     """Carries out all effects of the process."""
 
     def __init__(self) -> None:
-        self.rule_host: RuleHost | None = None
-        """Carries out the effects of rules, if there are rules."""
+        self.room_host: EffectHost | None = None
+        """Carries out the effects of a room, such as those of rules."""
         self.fetch_tools: ToolsFetcher = _cannot_fetch
         """Fetches the tool list for an effect FetchTools."""
         self._fetches: dict[object, asyncio.Task[tuple[bytes, ...]]] = {}
@@ -154,8 +159,8 @@ class Effects:
             case FetchTools():
                 return await self._fetch_once(effect)
             case _:
-                assert self.rule_host, "only rules ask for this"
-                return await self.rule_host.carry_out(effect)
+                assert self.room_host, "the room that asks for this carries it out"
+                return await self.room_host.carry_out(effect)
 
     async def _fetch_once(self, effect: FetchTools) -> tuple[bytes, ...]:
         """Share one fetch between all waiting decisions; one that leaves does not cancel it for the

@@ -2,7 +2,7 @@
 
     proxy = Proxy(Surroundings(warn=say, report=say, ...))
     proxy.adopt(config)              # at start, and whenever the options change
-    proxy.begin()                    # in the event loop: audit log, metrics, rules
+    proxy.begin()                    # in the event loop: what the rooms have, such as an audit log
     site = await proxy.open(name, find_target)     # fetches the upstream's tools
     proxy.check_patterns()           # once, when all sites are open
     proxy.ready.set()
@@ -16,21 +16,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AsyncExitStack
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
+from mcp_tool_filter.core.conversation.policy_in_force import Observer, PolicyInForce
 from mcp_tool_filter.core.engine.exchange import Exchange
-from mcp_tool_filter.core.errors import InvalidOption, LostUpstream, StartError
+from mcp_tool_filter.core.errors import InvalidOption, LostUpstream
 from mcp_tool_filter.core.http.listener import Listener, open_listener
 from mcp_tool_filter.core.policy.config import Config, refuse_to_open
 from mcp_tool_filter.core.policy.effects import CannotList, FetchTools
 from mcp_tool_filter.core.process.background import Effects, in_background
 from mcp_tool_filter.core.process.limits import Crowd, Holder, MemoryBudget, keep_free_memory
+from mcp_tool_filter.core.process.plugs import Plugs
 from mcp_tool_filter.core.process.sentences import (
     Introduction,
     VerdictLog,
@@ -41,22 +41,19 @@ from mcp_tool_filter.core.process.sentences import (
 from mcp_tool_filter.core.process.site import (
     Changes,
     Command,
+    Sink,
     Site,
     Surroundings,
     TargetFinder,
     fetch_or_wait,
     tell_list_changed,
 )
-from mcp_tool_filter.core.process.statistics import JsonObject, Statistics
+from mcp_tool_filter.core.process.statistics import Statistics
 from mcp_tool_filter.core.upstream.fetch import asked_by, fetch_as_client
-from mcp_tool_filter.rooms.lock.lock_file import read_lock, with_lock
-from mcp_tool_filter.rooms.rules.serving import Rules
-from mcp_tool_filter.rooms.telemetry.watchers import Watchers
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.engine.service import Service
     from mcp_tool_filter.core.sockets.client import Room
-    from mcp_tool_filter.rooms.page.dashboard import Dashboard, Overview, Switches
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +61,6 @@ GRACE = 3.0
 """Seconds for waiting clients to get their answers when the process ends, unless the user says."""
 _IN_FLIGHT = 1.0
 """Seconds in which a request may still come on an idle connection: a balancer may have sent it."""
-
-_LONGEST_ANSWER = 1.0  # seconds for the event loop to answer another process
 
 _LEAVING = "The proxy is shutting down"
 _LISTEN = "subscriptions/listen"  # answered by notifications until it ends
@@ -116,28 +111,32 @@ class Proxy:
         """The host's connections, which may hold unread bytes."""
         self.more_services: list[Service] = []
         """The host's services that are no sites; their exchanges end with the process, too."""
-        self.watchers: Watchers = whole.watchers if whole else Watchers(around, self._state)
-        self._log = VerdictLog(around.warn) if whole else self.watchers.log
-        self.rules = Rules(self.effects, self.watchers.enter_log)
+        self.log: VerdictLog = VerdictLog(around.warn)
+        self.statistics: dict[str, Statistics] = whole.statistics if whole else {}
+        """The counts by the names of their sites."""
+        self.plugs: Plugs = Plugs(self, around.rooms, whole.plugs if whole else None)
+        self.names_upstreams = False
+        """True if there are several upstreams: what is told of a message names its own."""
+        self.shows_page = False
+        """True if the host has a place for a page."""
+        self.page: Sink | None = None
+        """Gets an entry for each message that matters, with arguments and results."""
+        self.has_ended = False
+        """True once we disconnect our clients ourselves."""
         self.changes = Changes(self)
         self.command: Command | None = None
         """The upstream, if it is a command in this process."""
-        self._addresses: dict[str, str] = {}
-        self._dashboard_at: str | None = None
-        self._is_announced = False
-        self._opened = AsyncExitStack()
+        self.addresses: dict[str, str] = {}
+        """Where clients find the sites, by name."""
         self._is_running = False
         self._has_warned = False
 
     # Settings
 
     def adopt(self, config: Config) -> None:
-        """Use another configuration from now on. If it raises StartError, nothing has changed.
-
-        A lock that is in force stays; ``read_lock_again`` reads it again.
-        """
+        """Use another configuration from now on. If it raises StartError, nothing has changed."""
         before = self.config
-        config = with_lock(config, before)
+        config = self.plugs.settle(config, before)
         if self._is_running and self._whole is None:
             if not self.runs:  # each of several servers has its own policy
                 refuse_to_open(before, config)
@@ -145,7 +144,7 @@ class Proxy:
                 if getattr(config, fixed) != getattr(before, fixed):
                     raise InvalidOption(option, "…", why="It can only be set at start")
         sites = [] if self.runs else list(self.sites.values())
-        self.rules.adopt(config.rules, sites)
+        self.plugs.adopt(config)
         if config.replaces_credentials and not before.replaces_credentials:
             log.warning("header_override: each client acts with the rights of upstream_headers")
         for site in sites:
@@ -157,8 +156,7 @@ class Proxy:
             )
             self.warn(f"{said}: shadow was switched {'on' if config.shadow else 'off'}")
         is_new = before.choice != config.choice
-        if before.choice.lock is not config.choice.lock:
-            self._tell_of_lock(sites)
+        self.plugs.adopted(before)
         if config.shadow is not before.shadow or (is_new and not config.shadow):
             for site in sites:
                 tell_list_changed(site)
@@ -166,131 +164,27 @@ class Proxy:
             self.crowd.adopt(config.max_clients)
             self.budget.limit = config.limits.unfinished
 
-    def _tell_of_lock(self, sites: list[Site]) -> None:
-        """Tell what another lock hides."""
-        faults = [fault for site in sites for fault in site.listener.snapshot.faults]
-        self._log.tell_of_lock(faults)
-
     def note_list_changed(self) -> None:
         """With a lock, look at the list again before the next call, although no client has a stream
         on which the upstream could say that it has changed."""
         for site in self.sites.values() if self.config.is_locked else ():
             site.listener.policy.kinds.note_change_for_all()
 
-    def read_lock_again(self) -> None:
-        """Use what the file of the lock has now, and report it; a broken file changes nothing."""
-        config = self.config
-        if config.choice.lock is None:
-            return
-        try:
-            lock = read_lock(config.lock)
-            if lock.digest != config.choice.lock.digest:
-                self.warn(f"SIGHUP: the lock has changed: tools approved: {len(lock.tools)}")
-                self.adopt(replace(config, choice=replace(config.choice, lock=lock)))
-        except StartError as error:
-            self.warn(f"Warning: SIGHUP: the old lock stays in force: {error.one_line}")
-
     # Start
 
     def begin(self, *, names_upstreams: bool = False, shows_page: bool = False) -> None:
-        """Open what the whole process has: the audit log, metrics, rules. Raises StartError.
+        """Open what the rooms have for the whole process. Raises StartError.
 
-        ``shows_page`` if the host has a place for the dashboard of its own.
+        ``names_upstreams`` if there are several; ``shows_page`` if the host has a place for a page.
         """
-        if self._whole is not None:
-            self._is_running = True
-            return self.rules.begin()
-        keep_free_memory()
-        page = None
-        if self.config.dashboard is not None or shows_page:
-            page = self.dashboard.timeline.note
-        self.watchers.begin(
-            self.config,
-            names_upstreams=names_upstreams,
-            names_servers=self.runs is not None,
-            page=page,
-        )
+        if self._whole is None:
+            keep_free_memory()
+            self.names_upstreams, self.shows_page = names_upstreams, shows_page
+        self.plugs.begin()
         self._is_running = True
-        self.crowd.begin()
-        self.rules.begin()
-        return self.changes.listen()
-
-    @cached_property
-    def overview(self) -> Overview:
-        """The present state of all sites, for the dashboard and for commands."""
-        from mcp_tool_filter.rooms.page.dashboard import Overview
-
-        return Overview(self.listeners, self.watchers.statistics)
-
-    @cached_property
-    def dashboard(self) -> Dashboard:
-        """The dashboard of the process; the host serves it."""
-        from mcp_tool_filter.rooms.page.dashboard import Dashboard
-
-        return Dashboard(
-            self.overview.as_json,
-            self.switches,
-            lambda: {name: part.switches for name, part in self.parts.items()},
-        )
-
-    @cached_property
-    def switches(self) -> Switches:
-        """The patterns of all sites, or of one server of several, for the dashboard."""
-        from mcp_tool_filter.rooms.page.dashboard import Switches
-
-        return Switches(
-            lambda: self.config,
-            lambda: [site.listener.snapshot for site in self.sites.values()],
-            self.around.edit_deny,
-            savings=self.around.savings,
-            policies=lambda: [site.listener.policy for site in self.sites.values()],
-            adopt=self.adopt,
-            server=next(iter(self.sites)) if self._whole else "",
-        )
-
-    async def serve_dashboard(self) -> None:
-        """Serve the dashboard at a port of its own, if that is wanted. Raises StartError."""
-        if (port := self.config.dashboard) is not None:
-            from mcp_tool_filter.rooms.page.dashboard import dashboard_server
-
-            server = dashboard_server(self.dashboard, port, self.around.report)
-            self._dashboard_at = await self._opened.enter_async_context(server)
-
-    def announce(self) -> None:
-        """Let ``status`` and the pages of other filters find this one, where that is possible."""
-        if self._is_announced or not os.environ.get("XDG_RUNTIME_DIR"):
-            return
-        self._is_announced = True
-        from mcp_tool_filter.rooms.status.running import announce, describe_filter
-
-        started, loop = time.time(), asyncio.get_running_loop()
-
-        async def describe() -> JsonObject:
-            servers = list(map(self._describe, self.sites.values()))
-            log, page = self.watchers.audit_log, self._dashboard_at
-            return describe_filter(servers, started=started, audit_log=log, dashboard=page)
-
-        def answer() -> JsonObject:
-            return asyncio.run_coroutine_threadsafe(describe(), loop).result(_LONGEST_ANSWER)
-
-        if announced := announce(answer):
-            self._opened.callback(announced.close)
-
-    def _describe(self, site: Site) -> JsonObject:
-        from mcp_tool_filter.rooms.status.running import describe_server
-
-        listener, counted = site.listener, self.watchers.statistics.get(site.name) or Statistics()
-        fetched = listener.fetched
-        return describe_server(
-            None if "://" in site.name else site.name,  # a server's in the file, else its URL
-            site.shown_target,
-            listener.snapshot if fetched.is_listed else None,
-            counted,
-            server=f"{fetched.server_name} {fetched.server_version}".strip(),
-            listens_at=self._addresses.get(site.name),
-            has_login=site.login is not None,
-            config=listener.config,
-        )
+        if self._whole is None:
+            self.crowd.begin()
+            self.changes.listen()
 
     async def open(
         self,
@@ -308,7 +202,7 @@ class Proxy:
         if (command := self.command) is not None:
             at_url = find_target
             find_target = lambda config: replace(at_url(config), answer=command.answer)  # noqa: E731
-        target = find_target(self.config)
+        target = self.plugs.reach(find_target(self.config))
         fetched = await fetch_or_wait(
             self.around.fetch, target, requires_list=self.config.requires_list
         )
@@ -326,47 +220,52 @@ class Proxy:
             at = listener.mount.outward(fetched.endpoint.partition("?")[0])
             who = replace(who, listens_at=address + at)
         site = self.add(name, listener, find_target)
-        (self._whole or self)._addresses[name] = who.listens_at if prefix else address
-        site.find_login()
-        if command is None:
-            from mcp_tool_filter.rooms.logins.serving import open_logins
-
-            await open_logins(site, self.around.make_tls)
-        else:  # a command has no logins
-            from mcp_tool_filter.rooms.stdio.in_process import InProcess
-
-            site.connect = InProcess(command.answer, self.budget.received).connect
+        (self._whole or self).addresses[name] = who.listens_at if prefix else address
+        if command is not None:
+            site.connect = command.connect(self.budget.received)
             listener.called = command.called
             who = replace(who, upstream=command.called)
+        await self.plugs.open(site)
         self._report(site, who)
         return site
 
     def _report(self, site: Site, who: Introduction) -> None:
         listener = site.listener
-        report = render_report(who, listener.snapshot, self.rules.names)
+        report = render_report(who, listener.snapshot, self.plugs.report(site))
         if site.login:
             report += "\n  Login: requests without their own credentials use yours"
         self.around.report(report)
-        self._log.know(listener.snapshot.faults)
-        lock = listener.config.choice.lock
-        if lock and (problem := lock.problem_in(listener.fetched.instructions)):
-            self._log.warn_of([problem])
+        self.log.know(listener.snapshot.faults)
+        self.log.warn_of(self.plugs.warnings(site))
 
     def add(self, name: str, listener: Listener, find_target: TargetFinder) -> Site:
         """Add a site whose listener is open; a forward proxy has one for each upstream."""
         listener.policy.links = self.around.links
-        site = Site(name, listener, self.effects, self.crowd.seats, find_target)
+        site = Site(name, listener, self.effects, self.crowd.seats, self._reaching(find_target))
         site.suspect = partial(self.changes.suspect, site)
         site.note_end_of_stream = partial(self.changes.note_end_of_stream, site)
         site.is_ending, site.is_draining = self.has_failed, self.is_leaving
-        self.rules.attach(site)
-        self.watchers.attach(site, self._log)
+        listener.policy.tell_hidden = self.log.tell_hidden
+        self.plugs.attach(site)
+        self.observe(listener.policy, name)
         self.sites[name], self.listeners[name] = site, listener
         if (whole := self._whole) is not None:
             whole.sites[name], whole.listeners[name] = site, listener
             whole.parts[name] = self
             site.is_draining = whole.is_leaving
         return site
+
+    def _reaching(self, find_target: TargetFinder) -> TargetFinder:
+        return lambda config: self.plugs.reach(find_target(config))
+
+    def observe(self, policy: PolicyInForce, name: str = "") -> None:
+        """Count and log the messages of a site, or of what belongs to no site, and tell the
+        rooms."""
+        others: list[Observer] = self.plugs.observers(name)
+        if self.around.tell is not None:
+            others.insert(0, partial(self.around.tell, name))
+        counted = self.statistics.setdefault(name, Statistics())
+        policy.observe = counted.observer(time.time, self.log.tell_of, others)
 
     def end(self, why: str) -> None:
         """End one server of several: what its clients wait for is answered with an error."""
@@ -405,7 +304,7 @@ class Proxy:
         """Return the URL of an upstream for messages, if there are several upstreams."""
         return f" {site.shown}" if len(self.sites) > 1 else ""
 
-    def _state(self) -> dict[str, float | Mapping[str, float]]:
+    def state(self) -> dict[str, float | Mapping[str, float]]:
         """Return the current values for the metrics."""
         sites = list(self.sites.values())
         up: float | Mapping[str, float]
@@ -497,11 +396,9 @@ class Proxy:
     async def close(self) -> None:
         """Write what the observers still have, and stop what runs in the background."""
         self.changes.close()
-        self.watchers.close()
         self.effects.close()
         self.crowd.close()
-        await self.rules.close()
-        await self._opened.aclose()
+        await self.plugs.close()
 
 
 def _is_waited_for(exchange: Exchange) -> bool:

@@ -485,14 +485,14 @@ def only_warnings(report: str) -> str:
     return "\n".join(line for line in report.splitlines() if line.startswith("Warning:"))
 
 
-def render_report(who: Introduction, snapshot: Snapshot, rules: Sequence[str] = ()) -> str:
-    """Render the report: a few lines, the warnings last. ``rules`` are named in order."""
-    return "\n".join(_lines(who, snapshot, rules))
+def render_report(who: Introduction, snapshot: Snapshot, more: Sequence[str] = ()) -> str:
+    """Render the report: a few lines, some ``more``, and the warnings last."""
+    return "\n".join(_lines(who, snapshot, more))
 
 
-def render_line(who: Introduction, snapshot: Snapshot, rules: Sequence[str] = ()) -> str:
+def render_line(who: Introduction, snapshot: Snapshot, more: Sequence[str] = ()) -> str:
     """Render the report on one line; the warnings follow on others."""
-    lines = list(_lines(who, snapshot, rules))
+    lines = list(_lines(who, snapshot, more))
     warnings = [line for line in lines if line.startswith("Warning:")]
     said = [line.strip() for line in lines if line not in warnings]
     return "\n".join(["; ".join(said), *warnings])
@@ -502,7 +502,7 @@ def estimate_tokens(size: int) -> str:
     return f"{size // _BYTES_PER_TOKEN:,}"
 
 
-def _lines(who: Introduction, snapshot: Snapshot, rules: Sequence[str]) -> Iterator[str]:
+def _lines(who: Introduction, snapshot: Snapshot, more: Sequence[str]) -> Iterator[str]:
     exposed, gone = len(snapshot.allowed), len(snapshot.denied)
     yield f"MCP tool filter: {shown_url(who.listens_at)} -> {who.shown_upstream}"
     if not who.is_listed:
@@ -520,13 +520,13 @@ def _lines(who: Introduction, snapshot: Snapshot, rules: Sequence[str]) -> Itera
     tokens = estimate_tokens(saved)
     so_far = "0 bytes; enforced, it would be " if who.is_shadow else ""
     yield f"  Saved: {so_far}{saved:,} bytes of context, about {tokens} tokens per tools/list"
-    if rules:
-        yield f"  Rules: {count_rules(rules)}"
+    yield from (f"  {line}" for line in more)
     yield from warnings_in(snapshot)
 
 
-def count_rules(names: Sequence[str]) -> str:
-    return f"{len(names)}: {_listed(names, _MOST_IN_REPORT)}"
+def lines_about_rules(names: Sequence[str]) -> list[str]:
+    """Return the line of the report that names the rules in order, if there are any."""
+    return [f"Rules: {len(names)}: {_listed(names, _MOST_IN_REPORT)}"] if names else []
 
 
 def warnings_in(snapshot: Snapshot) -> Iterator[str]:

@@ -21,10 +21,10 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from mcp_tool_filter.core.conversation.memory import Fetched, unlisted
 from mcp_tool_filter.core.engine.service import Effects, Seats, Service
@@ -37,21 +37,24 @@ from mcp_tool_filter.core.policy.exchange import Client
 from mcp_tool_filter.core.process.background import in_background
 from mcp_tool_filter.core.sockets.connect import Reach, probe
 from mcp_tool_filter.core.upstream.fetch import fetch
-from mcp_tool_filter.core.upstream.target import Target, find_names, login_to
+from mcp_tool_filter.core.upstream.target import Target, find_names
 from mcp_tool_filter.rooms.secrets.shown import shown_url
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.conversation.policy_in_force import Judged
     from mcp_tool_filter.core.engine.exchange import Exchange
+    from mcp_tool_filter.core.engine.upstream import Upstream
     from mcp_tool_filter.core.policy.exchange import Link
+    from mcp_tool_filter.core.process.plugs import Entry
     from mcp_tool_filter.core.process.proxy import Proxy
     from mcp_tool_filter.core.sockets.client import Login
     from mcp_tool_filter.core.sockets.server import AnswerRequest
-    from mcp_tool_filter.rooms.page.dashboard import Savings
-    from mcp_tool_filter.rooms.telemetry.watching import Sink
 
 type Fetcher = Callable[[Target], Awaitable[Fetched]]
 type TargetFinder = Callable[[Config], Target]
+type Connect = Callable[[Exchange], Upstream | None]
+type Sink = Callable[[Any], None]
+"""Gets an entry for each message that matters: the terminal, a page, a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,11 @@ class Command:
     answer: AnswerRequest
     called: str
     """What people call it, without secrets."""
+    connect: Callable[[Callable[[int], None]], Connect]
+    """Returns how exchanges ask it; gets what counts the bytes of its answers."""
+    words: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    folder: str | None = None
 
 
 type NamesFinder = Callable[[str], Awaitable[UpstreamNames]]
@@ -81,12 +89,16 @@ class Surroundings:
     """Ends the process with an error, after the clients have their answers. Gets its text."""
     make_tls: Callable[[], ssl.SSLContext]
     """Returns the TLS settings towards any server, with the user's authorities."""
+    rooms: Sequence[Entry]
+    """The rooms that may plug in."""
+    is_offline: bool = False
+    """True in a replay: nothing may be sent to anybody."""
     fetch: Fetcher = fetch
     find_names: NamesFinder = find_names
     edit_deny: Callable[[list[str], list[str]], str] = _cannot_edit
     """Sets the deny patterns and their exceptions for the dashboard; returns the problem."""
-    savings: Savings | None = None
-    """Saves them in the config file."""
+    savings: object = None
+    """Saves them in the config file; the room that shows a page knows how."""
     hang_up: Callable[[], Awaitable[None]] | None = None
     """Called at SIGHUP instead of taking new lists."""
     links: tuple[Link, ...] = ()
@@ -139,10 +151,6 @@ class Site(Service):
         """The URL with its path, or the command, without secrets."""
         listener = self.listener
         return listener.called or shown_url(listener.upstream + listener.fetched.endpoint)
-
-    def find_login(self) -> None:
-        """Look for the stored login. Raises StartError."""
-        self.login = login_to(self.target)
 
     @property
     def url(self) -> str:
@@ -335,7 +343,7 @@ class Changes:
         list."""
         await self._proxy.ready.wait()
         async with self._turn:  # a second SIGHUP must wait for the first
-            self._proxy.read_lock_again()
+            self._proxy.plugs.reload()
             sites = list(self._proxy.sites.values())
             for said in await asyncio.gather(*map(self.take_and_describe, sites)):
                 self._proxy.warn(said)

@@ -167,12 +167,12 @@ class Server:
         """Fetch the tools and accept clients. Raises StartError."""
         proxy = self._proxy
         proxy.begin()
-        await proxy.serve_dashboard()
+        await proxy.plugs.serve()
         self._serve(await self._open_service(self.address))
         for door in self._doors:
             server = await self.loop.create_server(self._connected, sock=door, backlog=_BACKLOG)
             self._servers.append(server)
-        proxy.announce()
+        proxy.plugs.announce()
         proxy.ready.set()
         return_free_memory()
         gc.collect()
@@ -215,7 +215,7 @@ class Server:
 
     async def close(self) -> None:
         """Accept no new clients, and close every connection when its last bytes are sent."""
-        self._proxy.watchers.has_ended = True
+        self._proxy.has_ended = True
         self._close_doors()
         if self._timer is not None:
             self._timer.cancel()

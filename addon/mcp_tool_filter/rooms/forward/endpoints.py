@@ -125,7 +125,7 @@ class Endpoints:
             (at, _, _), oldest = self._sites.popitem(last=False)
             self._at[at].remove(oldest)
             del proxy.sites[oldest.name], proxy.listeners[oldest.name]
-            proxy.watchers.statistics.pop(oldest.name, None)
+            proxy.statistics.pop(oldest.name, None)
         listener = open_listener(upstream=origin.url, config=proxy.config, fetched=unlisted(target))
         listener.is_forward = True
         tls = proxy.around.make_tls() if origin.tls else None

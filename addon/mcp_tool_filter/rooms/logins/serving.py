@@ -34,9 +34,11 @@ from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.messages.messages import NOT_LOGGED_IN, render_batch, render_error
 from mcp_tool_filter.core.policy.verdict import Reason, Reply, Why
 from mcp_tool_filter.core.process.background import in_background
+from mcp_tool_filter.core.process.plugs import Plug
 from mcp_tool_filter.core.process.site import Site, head_of
 from mcp_tool_filter.core.sockets.client import Login
 from mcp_tool_filter.core.upstream.fetch import fetch_login_documents
+from mcp_tool_filter.core.upstream.target import login_to
 from mcp_tool_filter.rooms.logins.logins_through import CALLBACK, without_metadata_urls
 from mcp_tool_filter.rooms.logins.metadata import AUTHORIZE, REGISTER, TOKEN
 
@@ -178,6 +180,15 @@ _PREFLIGHT = (
     ("access-control-allow-methods", "GET, POST, OPTIONS"),
     ("access-control-allow-headers", "authorization, content-type, mcp-protocol-version"),
 )
+
+
+class Logins(Plug):
+    """The logins of all sites: that of this user, or those of clients through us."""
+
+    async def open(self, site: Site) -> None:
+        if self.proxy.command is None:
+            site.login = login_to(site.target)
+            await open_logins(site, self.proxy.around.make_tls)
 
 
 async def open_logins(site: Site, make_tls: MakeTls) -> None:

@@ -44,7 +44,6 @@ from mcp_tool_filter.rooms.forward.interception import (
     Interception,
     refuse_options,
 )
-from mcp_tool_filter.rooms.lock.lock_file import with_lock
 from mcp_tool_filter.rooms.mitmproxy import connections
 from mcp_tool_filter.rooms.mitmproxy.flows import Flows, flow_of, shown_request
 from mcp_tool_filter.rooms.mitmproxy.hooks import Hooks
@@ -73,6 +72,7 @@ from mcp_tool_filter.rooms.mitmproxy.options import (
 from mcp_tool_filter.rooms.mitmproxy.selftest import refuse_other_mitmproxy
 from mcp_tool_filter.rooms.mitmproxy.views import FlowObserver
 from mcp_tool_filter.rooms.stdio.in_process import InnerClient
+from mcp_tool_filter.rooms_table import ROOMS
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +97,7 @@ class ToolFilter:
         self.proxy = Proxy(
             Surroundings(
                 **surroundings,
+                rooms=ROOMS,
                 tell=lambda name, judged: self.views.tell(name, judged),
                 name_flow=_name_of,
                 leave=self._leave,
@@ -153,7 +154,9 @@ class ToolFilter:
             parse_modes(ctx.options.mode)
             refuse_no_mode(ctx.options)
         if updated & KEYS.keys():
-            config = with_lock(self._config_reader.read(ctx.options), self.proxy.config)
+            config = self.proxy.plugs.settle(
+                self._config_reader.read(ctx.options), self.proxy.config
+            )
             if config != self.proxy.config:  # a reverted edit also comes here
                 self.views.note_refused_edit(None)
             if self._is_forward:
@@ -211,7 +214,7 @@ class ToolFilter:
         self._hide_secrets()
         self._ticker = asyncio.get_running_loop().create_task(self._tick())
         in_background(self._try(self._start()))
-        in_background(self._try(self.proxy.serve_dashboard()))
+        in_background(self._try(self.proxy.plugs.serve()))
 
     async def _start(self) -> None:
         await self._loopback.rebind()
@@ -224,7 +227,7 @@ class ToolFilter:
                 ctx.master.addons.add(self.interception)
             await self.interception.begin()
         self.proxy.check_patterns()
-        self.proxy.announce()
+        self.proxy.plugs.announce()
         self.proxy.ready.set()
 
     async def _try(self, work: Coroutine[None, None, None]) -> None:

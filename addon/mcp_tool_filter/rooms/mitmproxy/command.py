@@ -81,7 +81,7 @@ async def serve(settings: Settings) -> int:
                 in_front = in_front_of_command(settings)
                 master = await prepare(in_front, report, activity, command.fetch)
                 proxy = master.addons.get("toolfilter").proxy
-                command.attach_to(proxy, has_rules=in_front.may_have_rules)
+                command.attach_to(proxy)
             else:
                 master = await prepare(settings, report, activity)
             clean = lambda: in_background(leave(master))  # noqa: E731

@@ -54,6 +54,7 @@ from mcp_tool_filter.rooms.recordings.transcript import (
     Turn,
 )
 from mcp_tool_filter.rooms.stdio.in_process import InnerClient
+from mcp_tool_filter.rooms_table import ROOMS
 
 _OURS_TO_SAY = (b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive")
 _JSON = ((b"content-type", b"application/json"),)
@@ -141,6 +142,8 @@ class _Replay:
             return replace(self.fetched, is_for_all=True)
 
         around = Surroundings(
+            rooms=ROOMS,
+            is_offline=True,
             warn=_ignore,
             tell=_note,
             report=_ignore,
@@ -149,9 +152,7 @@ class _Replay:
             fetch=fetch,
             find_names=_names_offline,
         )
-        proxy = Proxy(around)
-        proxy.rules.is_offline = True
-        return proxy
+        return Proxy(around)
 
     def stream_for(self, target: str) -> _ReplayedFlow | None:
         """Return the open stream that answers a client of the older transport."""

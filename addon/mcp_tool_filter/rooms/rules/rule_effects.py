@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from mcp_tool_filter.core.policy.effects import RoomEffect
+
 
 class EffectFailed(Exception):
     """An effect failed or took too long. ``str()`` says why."""
@@ -18,7 +20,7 @@ class TooLarge(EffectFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class Identify:
+class Identify(RoomEffect):
     """Ask for the short salted hash of credentials, which is the same in all processes that share a
     state."""
 
@@ -26,7 +28,7 @@ class Identify:
 
 
 @dataclass(frozen=True, slots=True)
-class CountUse:
+class CountUse(RoomEffect):
     """Count one use of a key in sliding windows, unless it would exceed one of the limits.
 
     The host sends back None, or the seconds until another use is within the limits.
@@ -40,14 +42,14 @@ class CountUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Locally:
+class Locally(RoomEffect):
     """Keep this for rules that are only evaluated: in this process, at once, and apart."""
 
     effect: Identify | CountUse
 
 
 @dataclass(frozen=True, slots=True)
-class ReadCache:
+class ReadCache(RoomEffect):
     """Ask for the bytes stored under a key; the host sends back them or None."""
 
     key: str
@@ -55,7 +57,7 @@ class ReadCache:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteCache:
+class WriteCache(RoomEffect):
     """Store bytes under a key; the decision does not wait for it."""
 
     key: str
@@ -73,7 +75,7 @@ class ScriptResult:
 
 
 @dataclass(frozen=True, slots=True)
-class RunScript:
+class RunScript(RoomEffect):
     """Run a program without a shell.
 
     The host sends back a ScriptResult, or None in the background.
@@ -88,7 +90,7 @@ class RunScript:
 
 
 @dataclass(frozen=True, slots=True)
-class CallPython:
+class CallPython(RoomEffect):
     """Call a user's function, which may be async. The host sends back what it returns."""
 
     function: Callable[..., object]
@@ -97,7 +99,7 @@ class CallPython:
 
 
 @dataclass(frozen=True, slots=True)
-class SendWebhook:
+class SendWebhook(RoomEffect):
     """Queue a POST of a JSON object; the decision does not wait for it."""
 
     url: str
@@ -109,7 +111,7 @@ class SendWebhook:
 
 
 @dataclass(frozen=True, slots=True)
-class SendCopy:
+class SendCopy(RoomEffect):
     """Send a copy of a request to the upstream or to a URL, and drop the answer.
 
     The host inserts its own id between the two parts of the message.
@@ -124,7 +126,7 @@ class SendCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteLog:
+class WriteLog(RoomEffect):
     level: str
     message: str
     rule: str
@@ -139,14 +141,14 @@ class WriteLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Warn:
+class Warn(RoomEffect):
     """Warn the user, once for each text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(RoomEffect):
     """Increase the counter of this name."""
 
     name: str

@@ -9,7 +9,7 @@ The rule engine is imported only if there is a rules file.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import shlex
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,14 +18,17 @@ from mcp_tool_filter.core.errors import InvalidOption
 from mcp_tool_filter.core.http.head import NOT_SENT, headers_after
 from mcp_tool_filter.core.messages.messages import parse_message
 from mcp_tool_filter.core.policy.exchange import Client, Via
+from mcp_tool_filter.core.process.plugs import Plug
+from mcp_tool_filter.core.process.sentences import lines_about_rules
 from mcp_tool_filter.core.process.site import Site, head_of, site_of
 from mcp_tool_filter.core.upstream.target import open_client
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.process.background import Effects
+    from mcp_tool_filter.core.policy.config import Config
+    from mcp_tool_filter.core.process.proxy import Proxy
     from mcp_tool_filter.core.sockets.client import Headers
     from mcp_tool_filter.rooms.rules.file import RulesInForce
-    from mcp_tool_filter.rooms.rules.host import Copies, EnterLog
+    from mcp_tool_filter.rooms.rules.host import Copies
     from mcp_tool_filter.rooms.rules.rule_effects import SendCopy
 
 
@@ -36,30 +39,20 @@ _FOR_STRANGERS = frozenset({
 })  # fmt: skip
 
 
-class Rules:
+class Rules(Plug):
     """The rules of all sites."""
 
-    def __init__(self, effects: Effects, enter_log: EnterLog) -> None:
-        self._effects = effects
-        self._enter_log = enter_log
+    def __init__(self, proxy: Proxy) -> None:
+        super().__init__(proxy)
         self._copies: Copies | None = None
         self._watch: asyncio.Task[None] | None = None
-        self.command: tuple[str, bytes] | None = None
-        """The command in front of which we are, and what identifies its user."""
-        self.is_offline = False
-        """True in a replay: rules must not send anything."""
-        self._is_running = False
         self.in_force: RulesInForce | None = None
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.in_force.names if self.in_force else ()
-
-    def adopt(self, path: str, sites: Iterable[Site]) -> None:
-        """Use a rules file. If it raises StartError, nothing has changed."""
+    def adopt(self, config: Config) -> None:
+        path = config.rules
         if self.in_force is None:
             if path:
-                self._begin(path, sites)
+                self._load(path)
         elif not path:
             why = "Rules cannot be removed at run time: set enabled: false in the file"
             raise InvalidOption("rules", path, why=why)
@@ -70,8 +63,12 @@ class Rules:
         """Attach the rules to a site, after its tool filter."""
         if self.in_force:
             policy = site.listener.policy
-            url = site.listener.upstream + site.listener.fetched.endpoint
-            upstream, user = self.command or (url, b"")
+            upstream, user = site.listener.upstream + site.listener.fetched.endpoint, b""
+            if (command := self.proxy.command) is not None:
+                from mcp_tool_filter.rooms.rules.state import credentials_of_command
+
+                upstream = shlex.join(command.words)
+                user = credentials_of_command(command.environment, command.folder)
             link = self.in_force.link(upstream, partial(_operator, site, user))
             policy.links = (*policy.links, link)
             policy.rules_at_work = partial(self.in_force.at_work, link)
@@ -80,9 +77,11 @@ class Rules:
 
     def begin(self) -> None:
         """Start to watch the file."""
-        self._is_running = True
-        if self.in_force and self._watch is None and not self.is_offline:
+        if self.in_force and self._watch is None and not self.proxy.around.is_offline:
             self._watch = asyncio.get_running_loop().create_task(self.in_force.watch())
+
+    def report(self, _site: Site) -> list[str]:
+        return lines_about_rules(self.in_force.names) if self.in_force else []
 
     async def close(self) -> None:
         """End, after the last webhooks have arrived, or after a time limit."""
@@ -93,21 +92,17 @@ class Rules:
         if self.in_force:
             await self.in_force.close()
 
-    def _begin(self, path: str, sites: Iterable[Site]) -> None:
+    def _load(self, path: str) -> None:
         from mcp_tool_filter.rooms.rules.file import RulesInForce
         from mcp_tool_filter.rooms.rules.host import Copies
 
-        if self.is_offline:
+        if self.proxy.around.is_offline:
             self.in_force = RulesInForce(path, is_offline=True)
         else:
             copies = self._copies = Copies(self._copy_to_upstream)
             self.in_force = RulesInForce(path, self._send_copy, copies=copies.id_prefix)
-            self.in_force.host.enter_log = self._enter_log
-        self._effects.rule_host = self.in_force.host
-        for site in sites:
-            self.attach(site)
-        if self._is_running:
-            self.begin()
+            self.in_force.host.enter_log = self.proxy.plugs.note
+        self.proxy.effects.room_host = self.in_force.host
 
     def _send_copy(self, effect: SendCopy) -> None:
         """Send a copy of a request; a server other than the upstream gets no credentials of the

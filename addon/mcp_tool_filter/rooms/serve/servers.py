@@ -35,7 +35,7 @@ from mcp_tool_filter.core.policy.snapshot import Snapshot
 from mcp_tool_filter.core.policy.verdict import Reply, Why
 from mcp_tool_filter.core.process.background import in_background, keep
 from mcp_tool_filter.core.process.proxy import Proxy
-from mcp_tool_filter.core.process.sentences import count_rules, warnings_about, warnings_in
+from mcp_tool_filter.core.process.sentences import warnings_about, warnings_in
 from mcp_tool_filter.core.process.site import Site, Surroundings, TargetFinder
 from mcp_tool_filter.rooms.lock.lock import LockError
 from mcp_tool_filter.rooms.serve.mount import ENDPOINT, split_target
@@ -113,7 +113,7 @@ class Servers:
     async def open(self, address: str) -> Service:
         """Begin to start all servers; return the service for all connections."""
         self.address = address
-        self.whole.watchers.observe_elsewhere(self.listener.policy)
+        self.whole.observe(self.listener.policy)
         for one in self._at.values():
             one.start()
         return self._front
@@ -315,7 +315,7 @@ class Running:
         else:
             bridge = await self._opened.enter_async_context(plan.open_bridge(around.warn))
             self.proxy = proxy = Proxy(replace(around, fetch=bridge.fetch), servers.whole)
-            bridge.attach_to(proxy, has_rules=bool(plan.config.rules))
+            bridge.attach_to(proxy)
         proxy.adopt(plan.config)
         proxy.begin()
         site = await proxy.open(
@@ -366,8 +366,9 @@ class Running:
             return f"  {name}: it is still starting"
         at = f"{self._servers.address}/{name}{ENDPOINT} -> {self.site.shown_target}"
         more = "; your login is used" if self.site.login else ""
-        if self.proxy and (rules := self.proxy.rules.names):
-            more += f"; rules: {count_rules(rules)}"
+        if self.proxy:
+            lines = self.proxy.plugs.report(self.site)
+            more += "".join(f"; {line[:1].lower()}{line[1:]}" for line in lines)
         if (snapshot := self.snapshot) is None:
             return f"  {name}: {at}: its tools are listed when a client logs in{more}"
         count = len(snapshot.denied) + len(snapshot.allowed)
@@ -448,7 +449,7 @@ class Running:
         """Close what a start has opened."""
         if self.proxy is not None:
             self.proxy.effects.close()
-            await self.proxy.rules.close()
+            await self.proxy.plugs.close()
         self.proxy = None
         await self._opened.aclose()
 

@@ -8,7 +8,6 @@ Requests of 2026-07-28 have no session: they share one child, with renumbered id
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -34,13 +33,14 @@ from mcp_tool_filter.core.messages.messages import (
     singles,
 )
 from mcp_tool_filter.core.messages.sse import render_event
-from mcp_tool_filter.core.process.site import Command
+from mcp_tool_filter.core.process.site import Command, Connect
 from mcp_tool_filter.core.sockets.server import ServedRequest, ServedResponse
 from mcp_tool_filter.core.upstream.fetch import fetch_from
 from mcp_tool_filter.core.upstream.search import Found
 from mcp_tool_filter.core.upstream.target import Target
 from mcp_tool_filter.rooms.secrets.shown import shown_command
 from mcp_tool_filter.rooms.stdio.child import Child
+from mcp_tool_filter.rooms.stdio.in_process import InProcess
 from mcp_tool_filter.rooms.stdio.judge import cancelled_by
 from mcp_tool_filter.rooms.stdio.lines import on_one_line
 from mcp_tool_filter.rooms.stdio.sessions import (
@@ -338,15 +338,20 @@ class BridgedCommand:
         fetched = await fetch_from(replace(target, url=shown_command(self.words)), find_it)
         return replace(fetched, endpoint=PATH, sessions=has_initialize(fetched.revision))
 
-    def attach_to(self, proxy: Proxy, *, has_rules: bool) -> None:
+    def attach_to(self, proxy: Proxy) -> None:
         """Let a proxy ask the command, and name it."""
-        proxy.command = Command(self.bridge.answer, shown_command(self.words))
+        proxy.command = Command(
+            self.bridge.answer,
+            shown_command(self.words),
+            self._connect,
+            words=self.words,
+            environment=self.environment,
+            folder=self.folder,
+        )
         self.bridge.sessions.on_list_changed = proxy.note_list_changed
-        if has_rules:
-            from mcp_tool_filter.rooms.rules.state import credentials_of_command
 
-            user = credentials_of_command(self.environment, self.folder)
-            proxy.rules.command = shlex.join(self.words), user
+    def _connect(self, received: Callable[[int], None]) -> Connect:
+        return InProcess(self.bridge.answer, received).connect
 
 
 @asynccontextmanager

@@ -178,12 +178,13 @@ class StdioSession:
     def report(self, who: Introduction, snapshot: Snapshot, rules: RulesInForce | None) -> None:
         """Report the exposed and hidden tools on one line, and warnings below it: clients show
         stderr as errors."""
-        from mcp_tool_filter.core.process.sentences import only_warnings, render_line, render_report
+        from mcp_tool_filter.core.process import sentences
 
-        names = rules.names if rules else ()
+        more = sentences.lines_about_rules(rules.names if rules else ())
         is_long = self.settings.verbosity > 0
-        report = (render_report if is_long else render_line)(who, snapshot, names)
-        if said := only_warnings(report) if self.settings.is_quiet else report:
+        render = sentences.render_report if is_long else sentences.render_line
+        report = render(who, snapshot, more)
+        if said := sentences.only_warnings(report) if self.settings.is_quiet else report:
             say_beside_client(said)
 
     def end(self) -> None:

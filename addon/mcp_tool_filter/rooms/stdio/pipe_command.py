@@ -45,8 +45,8 @@ async def _serve(settings: Settings, session: StdioSession) -> int:
     except HttpFailed as error:
         raise ConnectFailed(target_of(settings).url, why=str(error)) from None
     finally:
-        if pipe.effects.rule_host:
-            await pipe.effects.rule_host.close()
+        if pipe.effects.room_host:
+            await pipe.effects.room_host.close()
 
 
 def _pipe(settings: Settings, session: StdioSession, known: KnownTools) -> Pipe:
@@ -83,7 +83,7 @@ def _pipe(settings: Settings, session: StdioSession, known: KnownTools) -> Pipe:
         stdout=session.stdout,
     )
     if rules:
-        pipe.effects.rule_host = rules.host
+        pipe.effects.room_host = rules.host
         pipe.in_background(rules.watch())
     pipe.learn_tools(known.snapshot)
     session.know(known.snapshot)

@@ -186,7 +186,7 @@ class DecidingThread:
 
     def __init__(self, rules: RulesInForce | None = None) -> None:
         self.effects = Effects()
-        self.effects.rule_host = rules.host if rules else None
+        self.effects.room_host = rules.host if rules else None
         self.rules = rules
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._run, daemon=True)

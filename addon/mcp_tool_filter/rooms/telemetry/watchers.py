@@ -1,4 +1,4 @@
-"""Connect all observers of messages: the counts, the log, the audit, the metrics, the traces.
+"""Connect the audit log, the metrics, the traces and the terminal to all messages.
 
 Each message comes with its ``Exchange`` as origin. Optional observers are imported only if they are
 used.
@@ -7,27 +7,24 @@ used.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.core.conversation.policy_in_force import Judged, Observer, PolicyInForce
+from mcp_tool_filter.core.conversation.policy_in_force import Judged, Observer
 from mcp_tool_filter.core.engine.exchange import Exchange, Outcome
 from mcp_tool_filter.core.http.bodies import may_be_event_stream
 from mcp_tool_filter.core.http.urls import parse_origin
-from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.exchange import Client, Direction, Via
-from mcp_tool_filter.core.process.sentences import VerdictLog
+from mcp_tool_filter.core.process.plugs import Plug
 from mcp_tool_filter.core.process.site import Site, client_of, site_of
-from mcp_tool_filter.core.process.statistics import Statistics
+from mcp_tool_filter.rooms.rules.rule_effects import WriteLog
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.process.site import Surroundings
+    from mcp_tool_filter.core.process.proxy import Proxy
     from mcp_tool_filter.rooms.audit.entries import Unanswered
-    from mcp_tool_filter.rooms.rules.rule_effects import WriteLog
     from mcp_tool_filter.rooms.telemetry.tracing import Tracer
-    from mcp_tool_filter.rooms.telemetry.watching import Sink, Watching
+    from mcp_tool_filter.rooms.telemetry.watching import Watching
 
 _MOMENT = 0.05  # seconds until the audit log's entries are made, for several messages together
 _PAUSE = 1.0  # seconds between two looks for unanswered requests
@@ -36,39 +33,23 @@ _ACCEPTED = 202
 _BAD_REQUEST = 400
 
 
-class Watchers:
-    """The observers of all sites."""
+class Watchers(Plug):
+    """Watches all sites of a process."""
 
-    def __init__(
-        self, around: Surroundings, state: Callable[[], Mapping[str, float | Mapping[str, float]]]
-    ) -> None:
-        self._around = around
-        self._state = state
+    def __init__(self, proxy: Proxy) -> None:
+        super().__init__(proxy)
         self._watching: Watching | None = None
         self._tracer: Tracer | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.log = VerdictLog(around.warn)
-        self.statistics: dict[str, Statistics] = {}
-        self.has_ended = False
-        """True once we disconnect our clients ourselves."""
 
-    def begin(
-        self,
-        config: Config,
-        *,
-        names_upstreams: bool,
-        names_servers: bool,
-        page: Sink | None,
-    ) -> None:
-        """Open the audit log and serve the metrics, if configured. Raises StartError.
-
-        ``page`` gets entries, too. Where there are several upstreams or servers, entries name them.
-        """
+    def begin(self) -> None:
+        """Open the audit log and serve the metrics, if configured. Raises StartError."""
+        proxy, config = self.proxy, self.proxy.config
         if config.otel:
             from mcp_tool_filter.rooms.telemetry.tracing import Tracer
 
             self._tracer = Tracer()
-        sinks = self._around.sinks
+        sinks, page = proxy.around.sinks, proxy.page
         is_wanted = config.audit or config.metrics or config.otel or sinks or page
         if not is_wanted:
             return
@@ -77,69 +58,50 @@ class Watchers:
         self._watching = Watching(
             config,
             sinks,
-            surveyed=Surveyed(self._state, self._around.warn, names_servers),
+            surveyed=Surveyed(proxy.state, proxy.around.warn, proxy.runs is not None),
             keep=[self._tracer.show] if self._tracer else [],
             page=page,
-            origin_of=partial(
-                self._origin_of, names_upstreams=names_upstreams, names_servers=names_servers
-            ),
+            origin_of=self._origin_of,
             soon=_in_a_moment,
         )
         self._timer = asyncio.get_running_loop().call_later(_PAUSE, self._look_again)
 
-    @property
-    def audit_log(self) -> str | None:
-        """The path of the file that is written now."""
-        return self._watching.audit_log if self._watching else None
+    def facts(self) -> Mapping[str, str | None]:
+        return {"audit_log": self._watching.audit_log if self._watching else None}
 
-    def attach(self, site: Site, log: VerdictLog) -> None:
-        """Observe a site from now on."""
-        policy = site.listener.policy
-        policy.observe = self._observer(site.name, log)
-        policy.tell_hidden = log.tell_hidden
+    def attach(self, site: Site) -> None:
         if self._tracer:
-            policy.propagate = self._tracer.propagate
+            site.listener.policy.propagate = self._tracer.propagate
             site.note_over = partial(_end_spans, self._tracer)
 
-    def enter_log(self, effect: WriteLog) -> None:
-        """Add a rule's log entry to the audit log, if there is one."""
-        if self._watching:
-            self._watching.enter_log(effect)
+    def observers(self, _name: str) -> Iterator[Observer]:
+        if self._watching is not None:
+            yield self._watching.observe
+        if self._tracer is not None:
+            yield partial(_trace, self._tracer)
 
-    def close(self) -> None:
+    def note(self, said: object) -> None:
+        """Add a rule's log entry to the audit log, if there is one."""
+        if self._watching and isinstance(said, WriteLog):
+            self._watching.enter_log(said)
+
+    async def close(self) -> None:
         if self._timer:
             self._timer.cancel()
         if self._watching:
             self._watching.give_up(_failure_of)
             self._watching.close()
-            self._around.on_end()
+            self.proxy.around.on_end()
         if self._tracer:  # it gets the last entries, too
             self._tracer.close()
 
-    def observe_elsewhere(self, policy: PolicyInForce) -> None:
-        """Observe what belongs to no site."""
-        policy.observe = self._observer("", self.log)
-
-    def _observer(self, name: str, log: VerdictLog) -> Observer:
-        others: list[Observer] = []
-        if self._around.tell is not None:
-            others.append(partial(self._around.tell, name))
-        if self._watching is not None:
-            others.append(self._watching.observe)
-        if self._tracer is not None:
-            others.append(partial(_trace, self._tracer))
-        counted = self.statistics.setdefault(name, Statistics())
-        return counted.observer(time.time, log.tell_of, others)
-
-    def _origin_of(
-        self, origin: object, *, names_upstreams: bool, names_servers: bool
-    ) -> dict[str, str]:
+    def _origin_of(self, origin: object) -> dict[str, str]:
         if not isinstance(origin, Exchange):
             return {}
-        said = {"client": origin.peer, "flow": self._around.name_flow(origin)}
-        if names_upstreams:
+        said = {"client": origin.peer, "flow": self.proxy.around.name_flow(origin)}
+        if self.proxy.names_upstreams:
             said["upstream"] = site_of(origin).url
-        if names_servers:
+        if self.proxy.runs is not None:
             said["server"] = origin.service.name
         return said
 
@@ -150,7 +112,7 @@ class Watchers:
         them.
         """
         self._timer = asyncio.get_running_loop().call_later(_PAUSE, self._look_again)
-        if self._watching and not self.has_ended:
+        if self._watching and not self.proxy.has_ended:
             self._watching.give_up(_end_of)
 
 

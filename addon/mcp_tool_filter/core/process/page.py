@@ -1,0 +1,74 @@
+"""The page of a process: what it shows and switches, and the port that serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from functools import cached_property
+from typing import TYPE_CHECKING, cast
+from weakref import WeakKeyDictionary
+
+from mcp_tool_filter.core.process.plugs import Plug
+from mcp_tool_filter.rooms.page.dashboard import (
+    Dashboard,
+    Overview,
+    Savings,
+    Switches,
+    dashboard_server,
+)
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.core.process.proxy import Proxy
+
+
+class Page(Plug):
+    """The page of all sites; a host with pages of its own may serve it, too."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        super().__init__(proxy)
+        self._switches: WeakKeyDictionary[Proxy, Switches] = WeakKeyDictionary()
+        self._opened = AsyncExitStack()
+        self._address: str | None = None
+
+    @cached_property
+    def overview(self) -> Overview:
+        """The present state of all sites, for the page and for commands."""
+        return Overview(self.proxy.listeners, self.proxy.statistics)
+
+    @cached_property
+    def dashboard(self) -> Dashboard:
+        return Dashboard(
+            self.overview.as_json,
+            self._switches_of(self.proxy),
+            lambda: {name: self._switches_of(one) for name, one in self.proxy.parts.items()},
+        )
+
+    def begin(self) -> None:
+        if self.proxy.config.dashboard is not None or self.proxy.shows_page:
+            self.proxy.page = self.dashboard.timeline.note
+
+    async def serve(self) -> None:
+        """Serve the page at a port of its own, if that is wanted. Raises StartError."""
+        if (port := self.proxy.config.dashboard) is not None:
+            server = dashboard_server(self.dashboard, port, self.proxy.around.report)
+            self._address = await self._opened.enter_async_context(server)
+
+    def facts(self) -> Mapping[str, str | None]:
+        return {"dashboard": self._address}
+
+    async def close(self) -> None:
+        await self._opened.aclose()
+
+    def _switches_of(self, proxy: Proxy) -> Switches:
+        """Return the patterns of all sites, or of one server of several."""
+        if (switches := self._switches.get(proxy)) is None:
+            switches = self._switches[proxy] = Switches(
+                lambda: proxy.config,
+                lambda: [site.listener.snapshot for site in proxy.sites.values()],
+                proxy.around.edit_deny,
+                savings=cast("Savings | None", proxy.around.savings),
+                policies=lambda: [site.listener.policy for site in proxy.sites.values()],
+                adopt=proxy.adopt,
+                server="" if proxy is self.proxy else next(iter(proxy.sites)),
+            )
+        return switches

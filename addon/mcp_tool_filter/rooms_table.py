@@ -1,0 +1,52 @@
+"""The table of rooms: which plug belongs to which settings. A room is imported if needed."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from mcp_tool_filter.core.process.plugs import Entry
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.core.process.proxy import Proxy
+
+
+def _gets_entries(proxy: Proxy) -> bool:
+    """Tell whether a terminal or a page shows each message."""
+    return bool(proxy.around.sinks) or proxy.shows_page or proxy.config.dashboard is not None
+
+
+_SERVING: Final = "mcp_tool_filter.core.process"
+ROOMS: Final = (
+    Entry(
+        f"{_SERVING}.locks:Locks",
+        ("lock",),
+        of_each_server=True,
+        settles="mcp_tool_filter.rooms.lock.lock_file:with_lock",
+    ),
+    Entry(
+        f"{_SERVING}.page:Page",
+        ("dashboard",),
+        is_useful=lambda proxy: proxy.shows_page,
+    ),
+    Entry(  # after the page, which gets its entries
+        f"{_SERVING}.watchers:Watchers",
+        ("audit", "metrics", "otel"),
+        is_useful=_gets_entries,
+    ),
+    Entry(
+        f"{_SERVING}.rules:Rules",
+        ("rules",),
+        of_each_server=True,
+    ),
+    Entry(
+        f"{_SERVING}.logins:Logins",
+        of_each_server=True,
+        is_useful=lambda _proxy: True,
+    ),
+    Entry(
+        f"{_SERVING}.announcing:Announcement",
+        is_useful=lambda _proxy: bool(os.environ.get("XDG_RUNTIME_DIR")),
+    ),
+)
+"""In the order in which they plug in, and end."""
