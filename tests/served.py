@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.options import KEYS
 from mcp_tool_filter.core.policy.config import Config, parse_config
 from mcp_tool_filter.core.process.proxy import Proxy
@@ -24,7 +25,6 @@ from mcp_tool_filter.core.process.site import Surroundings
 from mcp_tool_filter.core.sockets.connect import make_tls_context
 from mcp_tool_filter.core.sockets.serve import Server, bind, opening
 from mcp_tool_filter.core.upstream.target import Target, target_for
-from mcp_tool_filter.rooms_table import ROOMS
 from tests.proxy import certified, kept_log
 
 type Options = dict[str, str | Sequence[str]]

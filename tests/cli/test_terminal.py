@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.cli import terminal
-from mcp_tool_filter.cli.activity import Activity, line_of
 from mcp_tool_filter.cli.terminal import (
     Colour,
     leads_nowhere,
@@ -31,6 +30,7 @@ from mcp_tool_filter.cli.terminal import (
     shortened,
 )
 from mcp_tool_filter.core.errors import StartError
+from mcp_tool_filter.rooms.audit.activity import Activity, line_of
 from tests.cli.launched import launched, surroundings
 from tests.hosts import LAUNCHER, filtering
 from tests.make import asking, calling

@@ -123,9 +123,9 @@ class Settings:
 
     @cached_property
     def _config(self) -> Config:
+        from mcp_tool_filter.cli.rooms import ROOMS
         from mcp_tool_filter.core.policy.config import parse_config  # --help need not wait for it
         from mcp_tool_filter.core.process.plugs import settled
-        from mcp_tool_filter.rooms_table import ROOMS
 
         with in_our_words():
             config = parse_config(self.texts, allow_too=self.allow_too)

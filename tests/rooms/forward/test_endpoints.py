@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.engine.service import Address
 from mcp_tool_filter.core.engine.wire import RequestHead
 from mcp_tool_filter.core.http.urls import Origin
@@ -17,7 +18,6 @@ from mcp_tool_filter.core.process.site import Site, Surroundings
 from mcp_tool_filter.rooms.forward import endpoints as module
 from mcp_tool_filter.rooms.forward.endpoints import Connection, Endpoints
 from mcp_tool_filter.rooms.forward.passing import ForwardClient
-from mcp_tool_filter.rooms_table import ROOMS
 from tests.core.engine.table import LIST, Client, Table, call
 from tests.mcp_upstream import tool, tool_list
 from tests.raw_client import post

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.http.urls import UpstreamNames
 from mcp_tool_filter.core.policy.config import Config, parse_config
 from mcp_tool_filter.core.process.proxy import Proxy
@@ -27,7 +28,6 @@ from mcp_tool_filter.core.upstream.target import target_for
 from mcp_tool_filter.rooms.logins.login import Wishes, log_in
 from mcp_tool_filter.rooms.logins.store import LoginStore
 from mcp_tool_filter.rooms.serve.command import _plans as plans_of
-from mcp_tool_filter.rooms_table import ROOMS
 from tests.browser import Page, browser
 from tests.cli.launched import RunningLauncher, launched, run
 from tests.cli.test_settings import sources

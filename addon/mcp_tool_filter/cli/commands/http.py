@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from mcp_tool_filter.cli.flags import UsageError, with_flags
+from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.cli.settings import Settings, in_our_words, target_of
 from mcp_tool_filter.cli.terminal import (
     cancel_on_signals,
@@ -38,12 +39,11 @@ from mcp_tool_filter.core.sockets.serve import Server, bind, opening
 from mcp_tool_filter.core.upstream.fetch import fetch
 from mcp_tool_filter.core.upstream.target import Target, login_to, target_for
 from mcp_tool_filter.rooms.secrets.shown import may_hold_a_secret
-from mcp_tool_filter.rooms_table import ROOMS
 
 if TYPE_CHECKING:
     from socket import socket
 
-    from mcp_tool_filter.cli.activity import Activity
+    from mcp_tool_filter.rooms.audit.activity import Activity
     from mcp_tool_filter.rooms.page.saving import Savings
     from mcp_tool_filter.rooms.stdio.bridge import BridgedCommand
 
@@ -303,7 +303,7 @@ def activity_for(
     before its summary, because somebody else has the terminal."""
     if settings.is_quiet or settings.log_format == "none" or leads_nowhere(sys.stderr):
         return None
-    from mcp_tool_filter.cli.activity import Activity
+    from mcp_tool_filter.rooms.audit.activity import Activity
 
     return Activity(
         sys.stderr,

@@ -1,6 +1,6 @@
 """Where a room plugs in to the process: ``Plug`` has the hooks, ``Entry`` is a row of the table.
 
-    ROOMS = (Entry("mcp_tool_filter.rooms.rules.serving:Rules", ("rules",)), …)
+    ROOMS = (Entry("a.room.module:ItsPlug", ("an_option",)), …)
 
 The core never names a room. A host hands the table to ``Surroundings``; a room is imported only if
 the configuration asks for it, or if the host does. An option whose room is not installed stops the

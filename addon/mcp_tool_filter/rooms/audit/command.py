@@ -18,7 +18,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from mcp_tool_filter.cli.activity import duration
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError
 from mcp_tool_filter.cli.help import show_help
 from mcp_tool_filter.cli.table import COMMANDS
@@ -27,6 +26,7 @@ from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.process.sentences import estimate_tokens
 from mcp_tool_filter.rooms.audit import audit_log, summary
+from mcp_tool_filter.rooms.audit.activity import duration
 from mcp_tool_filter.rooms.audit.entry import (
     START,
     Entry,

@@ -29,6 +29,7 @@ from mitmproxy.proxy.mode_specs import ProxyMode, ReverseMode
 from mitmproxy.proxy.server import ConnectionHandler
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
+from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.engine.exchange import Answer, Exchange
 from mcp_tool_filter.core.engine.service import Address, Service
 from mcp_tool_filter.core.engine.wire import RequestHead
@@ -72,7 +73,6 @@ from mcp_tool_filter.rooms.mitmproxy.options import (
 from mcp_tool_filter.rooms.mitmproxy.selftest import refuse_other_mitmproxy
 from mcp_tool_filter.rooms.mitmproxy.views import FlowObserver
 from mcp_tool_filter.rooms.stdio.in_process import InnerClient
-from mcp_tool_filter.rooms_table import ROOMS
 
 log = logging.getLogger(__name__)
 

@@ -44,7 +44,7 @@ from mcp_tool_filter.core.upstream.target import Target
 if TYPE_CHECKING:
     from mitmproxy.master import Master
 
-    from mcp_tool_filter.cli.activity import Activity
+    from mcp_tool_filter.rooms.audit.activity import Activity
 
 
 # The slowest imports, in slices of similar duration.

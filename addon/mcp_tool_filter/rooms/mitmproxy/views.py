@@ -32,7 +32,6 @@ from mcp_tool_filter.core.policy.exchange import Direction
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.policy.verdict import Forward, Verdict, Why
 from mcp_tool_filter.core.process.background import in_background
-from mcp_tool_filter.core.process.page import Page
 from mcp_tool_filter.core.process.proxy import Proxy
 from mcp_tool_filter.core.process.sentences import (
     describe,
@@ -53,6 +52,7 @@ from mcp_tool_filter.rooms.page.dashboard import (
     render_statistics,
     render_tools,
 )
+from mcp_tool_filter.rooms.page.page import LivePage
 from mcp_tool_filter.rooms.recordings.flow_dump import (
     MOST_KEPT,
     Kept,
@@ -148,7 +148,7 @@ class FlowObserver:
 
         mitmweb's own page does not show the error for long: its next update hides it.
         """
-        self._proxy.plugs.find(Page).overview.refused_edit = str(error) if error else ""
+        self._proxy.plugs.find(LivePage).overview.refused_edit = str(error) if error else ""
         if error:
             log.warning("Not adopted, the old filter stays. %s", error)
 
@@ -173,7 +173,7 @@ class FlowObserver:
     def running(self) -> None:
         self.configure(())
         if getattr(ctx.master, "app", None) is not None:
-            dashboard = self._proxy.plugs.find(Page).dashboard
+            dashboard = self._proxy.plugs.find(LivePage).dashboard
             dashboard.has_flows = True
             _add_page(ctx.master, dashboard)
         _show_comments(ctx.options)
@@ -190,7 +190,7 @@ class FlowObserver:
 
     def _command(self, render: _Render) -> Callable[[], Sequence[str]]:
         def command() -> Sequence[str]:
-            return list(render(self._proxy.plugs.find(Page).overview.render()))
+            return list(render(self._proxy.plugs.find(LivePage).overview.render()))
 
         command.__doc__ = render.__doc__
         return command

@@ -21,6 +21,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
 from mcp_tool_filter.core.engine.exchange import Exchange
@@ -54,7 +55,6 @@ from mcp_tool_filter.rooms.recordings.transcript import (
     Turn,
 )
 from mcp_tool_filter.rooms.stdio.in_process import InnerClient
-from mcp_tool_filter.rooms_table import ROOMS
 
 _OURS_TO_SAY = (b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive")
 _JSON = ((b"content-type", b"application/json"),)

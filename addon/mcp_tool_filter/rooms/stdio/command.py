@@ -77,7 +77,7 @@ class StdioSession:
         is_shown = settings.verbosity > 0 and settings.log_format != "none"
         if not (config.audit or config.metrics or is_shown or send):
             return
-        from mcp_tool_filter.cli.activity import Activity
+        from mcp_tool_filter.rooms.audit.activity import Activity
         from mcp_tool_filter.rooms.telemetry.watching import Surveyed, Watching
 
         is_json = settings.log_format == "json"

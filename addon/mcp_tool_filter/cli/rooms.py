@@ -16,36 +16,36 @@ def _gets_entries(proxy: Proxy) -> bool:
     return bool(proxy.around.sinks) or proxy.shows_page or proxy.config.dashboard is not None
 
 
-_SERVING: Final = "mcp_tool_filter.core.process"
+_IN: Final = "mcp_tool_filter.rooms"
 ROOMS: Final = (
     Entry(
-        f"{_SERVING}.locks:Locks",
+        f"{_IN}.lock.locks:Locks",
         ("lock",),
         of_each_server=True,
-        settles="mcp_tool_filter.rooms.lock.lock_file:with_lock",
+        settles=f"{_IN}.lock.lock_file:with_lock",
     ),
     Entry(
-        f"{_SERVING}.page:Page",
+        f"{_IN}.page.page:LivePage",
         ("dashboard",),
         is_useful=lambda proxy: proxy.shows_page,
     ),
     Entry(  # after the page, which gets its entries
-        f"{_SERVING}.watchers:Watchers",
+        f"{_IN}.telemetry.watchers:Watchers",
         ("audit", "metrics", "otel"),
         is_useful=_gets_entries,
     ),
     Entry(
-        f"{_SERVING}.rules:Rules",
+        f"{_IN}.rules.serving:Rules",
         ("rules",),
         of_each_server=True,
     ),
     Entry(
-        f"{_SERVING}.logins:Logins",
+        f"{_IN}.logins.serving:Logins",
         of_each_server=True,
         is_useful=lambda _proxy: True,
     ),
     Entry(
-        f"{_SERVING}.announcing:Announcement",
+        f"{_IN}.status.announcing:Announcement",
         is_useful=lambda _proxy: bool(os.environ.get("XDG_RUNTIME_DIR")),
     ),
 )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.core.process.proxy import Proxy
 
 
-class Page(Plug):
+class LivePage(Plug):
     """The page of all sites; a host with pages of its own may serve it, too."""
 
     def __init__(self, proxy: Proxy) -> None:
