@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from tests.cli.launched import RunningLauncher, launched
 from tests.mcp_upstream import McpUpstream, Respond, mcp_upstream, tool
 from tests.proxy import SCRIPT, RunningTool
 from tests.proxy import tool as started
+from tests.raw_upstream import RawRequest
 
 DENY = "^wipe_"
 TOOLS = [tool("read_file"), tool("wipe_disk")]
@@ -48,11 +49,12 @@ async def hosted(
 @asynccontextmanager
 async def between(
     host: str, home: Path, *options: str, tools: Sequence[bytes] = TOOLS,
-    respond: Respond | None = None, descriptors: int | None = None,
+    respond: Respond | None = None, descriptors: int | None = None, session: bytes = b"",
+    lists: Callable[[RawRequest, str], bytes] | None = None,
 ) -> AsyncIterator[tuple[McpUpstream, RunningTool]]:  # fmt: skip
     """Start an upstream, and the proxy before it."""
     async with (
-        mcp_upstream(tools=tools, respond=respond) as upstream,
+        mcp_upstream(tools=tools, respond=respond, session=session, lists=lists) as upstream,
         hosted(host, upstream.url, home, *options, descriptors=descriptors) as it,
     ):
         yield upstream, it

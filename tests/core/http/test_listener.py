@@ -340,11 +340,10 @@ def finished(decision: Any, *pages: bytes) -> Passed | Answered:
 
 @pytest.mark.parametrize(("one", "other"), [
     ({"x_request_id": "1"}, {"x_request_id": "2"}),
-    ({"x_made_up": "1"}, {"x_made_up": "2"}),
-    ({"traceparent": "1", "baggage": "a=1"}, {"baggage": "a=2"}),
+    ({"traceparent": "1", "baggage": "sentry-a=1,b=2"}, {"baggage": "b=2,sentry-a=2"}),
     ({"mcp_param_city": "Rome"}, {"mcp_param_city": "Oslo"}),
-    ({"x_forwarded_for": "10.0.0.1"}, {"x_forwarded_for": "10.0.0.2"}),
-    ({**ANN, "idempotency_key": "1"}, {**ANN, "idempotency_key": "2", "x_made_up": "1"}),
+    ({"x_forwarded_for": "10.0.0.1:80"}, {"x_forwarded_for": "10.0.0.1:81"}),
+    ({**ANN, "idempotency_key": "1"}, {**ANN, "idempotency_key": "2"}),
     ({**ANN, "dpop": "1"}, {**ANN, "dpop": "2"}),
     ({"cookie": "id=ann; AWSALB=1"}, {"cookie": "AWSALB=2; id=ann"}),
     ({"authorization": "AWS4-HMAC-SHA256 Credential=ann, Signature=1"},
@@ -366,7 +365,9 @@ def test_a_header_that_differs_per_request_makes_no_other_asker(
 @pytest.mark.parametrize("other", [
     {"authorization": "Bearer bob"}, {"cookie": "id=bob"}, {"x_api_key": "bob"},
     {"x_tenant": "bob"}, {"x_forwarded_user": "bob"}, {"x_mcp_toolsets": "bob"},
-    {"private_token": "bob"}, {"accept_language": "de"}, {"mcp_session_id": "unknown"},
+    {"private_token": "bob"}, {"accept_language": "de"}, {"x_made_up": "bob"},
+    {"baggage": "sentry-a=1,user=bob"}, {"x_forwarded_host": "bob"}, {"dn": "bob"},
+    {"mcp_session_id": "unknown"},
     {"mcp_session_id": "x" * 2000},
 ])  # fmt: skip
 def test_other_credentials_make_another_asker(door: Listener, other: dict[str, str]) -> None:

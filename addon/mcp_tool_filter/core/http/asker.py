@@ -39,7 +39,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mcp_tool_filter.core.http.head import Fields, Head, is_credential, is_harmless
+from mcp_tool_filter.core.http.head import NOT_SENT, Fields, Head, is_credential, is_harmless
 from mcp_tool_filter.core.policy.config import AllowedHosts, plain_path
 
 # "none": the user typed the URL. Other programs than browsers do not send the header.
@@ -79,10 +79,19 @@ def _plain(site: str) -> str:
 _NONE: frozenset[bytes] = frozenset()
 
 
-# Headers of gateways that say how a request came (not all X-Forwarded-…: some name a user), and
-# those that repeat the message.
+# Headers of gateways that say how a request came (not all X-Forwarded-…: some name a user or a
+# tenant), and those that repeat the message.
 _NOT_OF_THE_ASKER = re.compile(
-    rb"forwarded|via|x-real-ip|x-forwarded-(?:for|host|port|proto|scheme|server)|mcp-param-.*"
+    rb"via|x-real-ip|x-forwarded-(?:for|port|proto|scheme|server)|mcp-param-.*", re.DOTALL
+)
+# Headers whose value differs with each request of one asker; their name counts, not their value.
+_RENEWED_HEADER = re.compile(
+    rb"dpop|(?:.*-)?(?:nonce|timestamp|signature|digest|hmac|date|(?:request|start|client)-time"
+    rb"|(?:retry|attempt)-count|retry-attempt|attempts?|sequence)"
+    rb"|content-md5|x-amz-content-sha256|if-(?:none-)?match|if-(?:un)?modified-since"
+    rb"|(?:grpc-|x-)?timeout|x-envoy-(?:attempt-count|expected-rq-timeout-ms)|x-amz-cf-id|x-azure-ref|x-arr-log-id|x-vercel-id|x-timer"
+    rb"|x-queue-start",
+    re.DOTALL,
 )
 # Credentials that sign each request anew name the same user in the rest of their parts.
 _SCHEME = re.compile(rb"(\S+)\s")
@@ -92,7 +101,12 @@ _OF_ONE_REQUEST = re.compile(
     rb"|date|uri)=(?:\"[^\"]*\"|[^,;\s]*)"
 )
 # Cookies that a load balancer or a bot filter renews with each answer.
-_RENEWED = re.compile(rb"(?i)AWSALB\w*|__cf_bm|_cfuvid|__cflb|_ga\w*|_gid")
+_RENEWED = re.compile(
+    rb"(?i)AWSALB\w*|__cf_bm|_cfuvid|__cflb|_ga\w*|_gid|ak_bmsc|bm_\w+|datadome|_dd_s|incap_ses_\w+"
+)
+# A port behind an address is that of one connection.
+_WITH_PORT = re.compile(rb"(\d\.\d+|\]):\d+")
+_OF_A_TRACE = re.compile(rb"(?i)[ \t]*(?:sentry-|trace_?id|span_?id|trace-|request_?id)")
 _QUERY_OF_ONE_REQUEST = re.compile(
     r"(?i)(?:request|trace|correlation)[-_]?id|nonce|timestamp|ts|_|cache[-_]?bust(?:er)?|rand(?:om)?"
 )
@@ -137,15 +151,18 @@ def is_like_the_fetch(
 def identity_in(head: Head, place: str = "") -> bytes:
     """Return what makes a request one of another asker, in a fixed order; empty if nothing does.
 
-    A header that differs with each request is not part of it: then every request would be an asker
-    about whom we know nothing, and a changed or new tool would pass. ``place`` is the target if the
-    upstream may identify askers by it.
+    All headers count that are not known to be harmless: nobody can list the names by which
+    upstreams know users. But of values that differ with each request, only what stays the same
+    counts. Else every request would be an asker about whom we know nothing, and a changed or new
+    tool would pass. ``place`` is the target if the upstream may identify askers by it.
     """
-    askers = head.names.askers
+    askers = head.names.askers - NOT_SENT
     told = sorted(
         name.lower() + b":" + _lasting(name.lower(), value)
         for name, value in head.headers
-        if name.lower() in askers and (value != b"*" or name.lower() != b"accept-language")
+        if name.lower() in askers
+        and not name.lower().startswith(b"mcp-param-")  # it repeats an argument of a call
+        and (value != b"*" or name.lower() != b"accept-language")
     )
     if place:
         path, _, query = place.partition("?")
@@ -161,6 +178,15 @@ def _lasting(name: bytes, value: bytes) -> bytes:
         cookies = (one.strip() for one in value.split(b";"))
         kept = (one for one in cookies if not _RENEWED.fullmatch(one.partition(b"=")[0]))
         return b";".join(sorted(kept))
+    if name == b"baggage":
+        told = (one for one in value.split(b",") if not _OF_A_TRACE.match(one))
+        return b",".join(sorted(told))
+    if name in (b"forwarded", b"x-forwarded-for"):
+        return _WITH_PORT.sub(rb"\1", value)
+    if name == b"signature-input":
+        return _OF_ONE_REQUEST.sub(b"", value)
+    if _RENEWED_HEADER.fullmatch(name):
+        return b""
     scheme = _SCHEME.match(value)
     is_signed = scheme is not None and _SIGNING.fullmatch(scheme[1]) is not None
     return _OF_ONE_REQUEST.sub(b"", value) if is_signed else value

@@ -1,0 +1,112 @@
+"""What one client asks for never changes what another one sees."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.attacks.hosts import between, in_each_host
+from tests.make import asking, calling
+from tests.mcp_upstream import McpUpstream, tool, tool_list
+from tests.raw_client import MCP_HEADERS, RawClient, post, raw_client
+from tests.raw_upstream import RawRequest, answer
+
+LIST = asking("tools/list")
+
+
+@dataclass
+class Asking:
+    """A client without a session."""
+
+    client: RawClient
+    upstream: McpUpstream
+
+    async def ask(self, body: bytes, *headers: str) -> bytes:
+        said = "".join(f"{one}\r\n" for one in (*headers, "MCP-Protocol-Version: 2025-06-18"))
+        return (await self.client.ask(post(body, headers=MCP_HEADERS + said.encode()))).body
+
+    async def tools(self, *headers: str) -> list[str]:
+        listed = json.loads(await self.ask(LIST, *headers))
+        return [one["name"] for one in listed["result"]["tools"]]
+
+    async def may_call(self, name: str, *headers: str) -> bool:
+        """Call a tool; tell whether the call reached the upstream."""
+        before = len(self.upstream.of("tools/call"))
+        said = await self.ask(calling(name), *headers)
+        arrived = len(self.upstream.of("tools/call")) > before
+        assert arrived is (b"Tool not found" not in said), said
+        return arrived
+
+
+@asynccontextmanager
+async def asking_one_that_lists_by(
+    host: str, home: Path, *names: str, more: dict[str, bytes] | None = None
+) -> AsyncIterator[Asking]:
+    """Start an upstream that lists to each client ``shared``, ``wipe_disk`` and tools that are
+    named after the values of these headers; ``more`` are tools for everybody, by name."""
+    added = {} if more is None else more
+
+    def lists(request: RawRequest, id: str) -> bytes:
+        own = [tool(f"of_{value}") for name in names for value in request.all(name)]
+        tools = [tool("shared"), tool("wipe_disk"), *own, *added.values()]
+        return answer(tool_list(tools, id=id))
+
+    async with (
+        between(host, home, lists=lists) as (upstream, it),
+        raw_client(it.port) as client,
+    ):
+        yield Asking(client, upstream)
+
+
+NAMES = [
+    "Client-Cert", "X-Forwarded-Client-Cert", "X-SSL-Client-S-DN", "X-Client-DN", "X-Spiffe-Id",
+    "X-Amzn-Mtls-Clientcert-Subject", "X-Forwarded-Host", "X-Real-IP", "X-Anything", "DN",
+    "Accept-Language", "Baggage", "Signature-Input", "X-Forwarded-For",
+]  # fmt: skip
+
+
+@in_each_host
+async def test_whoever_a_header_names_has_a_list_of_their_own(host: str, tmp_path: Path) -> None:
+    """The names of the headers by which upstreams know their users are endless."""
+    async with asking_one_that_lists_by(host, tmp_path, *NAMES) as asking:
+        for name in NAMES:
+            ann, bob = f"{name}: ann", f"{name}: bob"
+            assert await asking.tools() == ["shared"]
+            assert await asking.tools(ann) == ["shared", "of_ann"], name
+            assert await asking.may_call("of_bob", bob), name  # before anybody has seen the list
+            assert await asking.tools(bob) == ["shared", "of_bob"], name
+            for who, own, other in ((ann, "of_ann", "of_bob"), (bob, "of_bob", "of_ann")):
+                assert await asking.may_call(own, who), name
+                assert not await asking.may_call(other, who), name
+                assert not await asking.may_call("wipe_disk", who), name
+            assert not await asking.may_call("of_ann"), name
+            assert await asking.tools() == ["shared"], name
+
+
+RENEWED = [
+    "traceparent: 00-{0}-1-01", "X-Request-Id: {0}", "Fly-Request-Id: {0}", "Signature: s=:{0}:",
+    "DPoP: {0}.{0}.{0}", "baggage: sentry-trace_id={0},user=ann", "X-Amz-Date: {0}",
+    'Signature-Input: s=("@method");created={0};keyid="a"', "X-Forwarded-For: 10.0.0.1:4{0}",
+    "Authorization: Signature keyId=a,nonce={0}", "Cookie: AWSALB={0}; a=b", "Content-MD5: {0}",
+    "Sentry-Trace: {0}-{0}", "If-None-Match: {0}", "X-Retry-Count: {0}", "X-Nonce: {0}",
+]  # fmt: skip
+
+
+@in_each_host
+async def test_a_value_that_each_request_renews_makes_no_new_asker(
+    host: str, tmp_path: Path
+) -> None:
+    """Else nothing would be pinned: each request would be the first of its asker."""
+    more: dict[str, bytes] = {}
+    async with asking_one_that_lists_by(host, tmp_path, more=more) as asking:
+        for number, header in enumerate(RENEWED):
+            shown = await asking.tools(header.format(1))
+            assert "shared" in shown, header
+            new = f"new_{number}"
+            more[new] = tool(new)
+            assert await asking.tools(header.format(2)) == shown, header
+            assert not await asking.may_call(new, header.format(3)), header
+            assert await asking.may_call("shared", header.format(4)), header
