@@ -39,7 +39,7 @@ DENIED_TOOL = tool(DENIED, f', "description":"{MARK} \\u00e9"')
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 
-PROBE = post(PING, path="/probe")
+PROBE = post(PING, path="/mcp?probe")
 
 
 def in_groups(rows: Iterable[Any]) -> pytest.MarkDecorator:
@@ -148,7 +148,7 @@ class Upstream:
             if b"mcp-tool-filter" in head.lower() or b'"mcp-tool-filter"' in body:
                 await link.say(_to_the_fetch(body))
                 continue
-            if head.startswith(b"POST /probe"):
+            if head.startswith(b"POST /mcp?probe"):
                 await answering(request, link)
                 continue
             self.requests.append(request)

@@ -92,7 +92,7 @@ async def as_a_new_asker(port: int) -> bytes:
 SCENARIOS = {
     "denied call": Scenario(asking(post(call("delete_file")))),
     "batch": Scenario(asking(post(b"[%s,%s]" % (call("read_file", id="2"), call("delete_file"))))),
-    "list in an answer": Scenario(asking(post(LIST)), {"tools_list": ["upstream"]}),
+    "list in an answer": Scenario(asking(post(LIST)), {"new_tools": ["judge"]}),
     "list in events": Scenario(asking(post(call("read_file", '{"as":"events"}')))),
     "list on a stream": Scenario(asking(get())),
     "new asker": Scenario(as_a_new_asker, beyond=asking(post(call("delete_file")))),

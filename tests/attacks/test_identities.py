@@ -176,9 +176,9 @@ def test_a_client_that_may_be_another_user_does_not_get_the_users_list(
 
 @pytest.fixture
 def closed_stage(tmp_path: Path) -> Iterator[Stage]:
-    """Only MCP and logins pass; the health check of the stage is one of the user's own paths."""
+    """Only MCP and logins pass."""
     with asyncio.Runner() as runner:
-        stage, stack = open_stage(runner, tmp_path, paths=["mcp"], header_paths=["/probe"])
+        stage, stack = open_stage(runner, tmp_path, paths=["mcp"])
         yield stage
         runner.run(stack.aclose())
 

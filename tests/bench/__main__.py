@@ -108,7 +108,7 @@ def _fill(
 
 def _lists(number: int, port: int, home: Path, args: argparse.Namespace) -> Table:
     """The list from the snapshot, the list rewritten, and calls among so many tools."""
-    rewriting = ways.way(ways.LAUNCHER, port, home, "--tools-list", "upstream")
+    rewriting = ways.way(ways.LAUNCHER, port, home, "--new-tools", "judge")
     chosen = [ways.way(name, port, home) for name in ways.SHORT]
     table: Table = {}
     with ways.all_running(chosen) as all_of_them, ways.running(rewriting) as it:

@@ -21,7 +21,7 @@ from mcp_tool_filter.cli.help import (
 )
 from mcp_tool_filter.cli.settings import gather, settle
 from mcp_tool_filter.cli.table import COMMANDS, TOPICS, Command
-from mcp_tool_filter.core.options import OPTIONS, RETIRED
+from mcp_tool_filter.core.options import OPTIONS
 from tests.cli.launched import ADDON, Typed, surroundings
 from tests.programs import need_program
 from tests.proxy import REPOSITORY
@@ -102,7 +102,7 @@ def test_the_manual_describes_each_command_and_flag() -> None:
         for part in command.about.split("\n"):
             assert " ".join(part.split()) in " ".join(page.split())
     own = {flag for command in COMMANDS.values() for flag in command.flags}
-    for flag in {*OPTIONS.values(), *own} - {*RETIRED}:
+    for flag in {*OPTIONS.values(), *own}:
         assert re.search(rf"--{flag.name}{f' {flag.value}' if flag.value else ''}\s+\S", page)
         assert flag.help in page
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from mcp_tool_filter.cli.config_file import read_file
-from mcp_tool_filter.cli.flags import parse_flags
+from mcp_tool_filter.cli.flags import UsageError, parse_flags
 from mcp_tool_filter.cli.settings import Settings, Sources, read_settings, read_sources
 from mcp_tool_filter.core.errors import StartError, UnsetVariable
+from mcp_tool_filter.core.options import GONE
 from tests.rows import each_row
 
 URL = "http://localhost:3000/mcp"
@@ -66,13 +69,30 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_have_crlf(tmp_path: Path) -
     assert read_file(str(file)).top == {"deny": ["^a"], "port": ["1"]}
 
 
-def test_a_retired_setting_is_accepted_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    """Old files and scripts must not stop the start, nor hear nothing."""
-    said = "Warning: --fast has no effect any more: there are no speed-ups to turn off\n"
-    assert settings("--fast=false").texts["fast"] == "true"
-    assert capsys.readouterr().err == said
-    assert settings(fast="true").texts["fast"] == "true"
-    assert capsys.readouterr().err == said
+@each_row("name", GONE)
+def test_an_option_that_is_gone_is_refused_with_what_to_do_instead(
+    name: str, tmp_path: Path
+) -> None:
+    """Whoever sets it may rely on it, so nothing starts without it."""
+    key, url = name.replace("-", "_"), f"url = '{URL}'"
+    ways: list[Callable[[], object]] = [
+        lambda: settings(f"--{name}=x"),
+        lambda: settings(f"--{name}", "x"),
+        lambda: settings(f"--set={key}=x"),
+        lambda: settings(f"--set={name}=x"),
+        lambda: settings(**{key: "x"}),
+        *(
+            partial(server, tmp_path, text.format(key))
+            for key in (key, name)
+            for text in (f"{{}} = true\n[servers.s]\n{url}", f"[servers.s]\n{url}\n{{}} = 'x'")
+        ),
+    ]
+    for way in ways:
+        with pytest.raises(UsageError, match="any more") as refused:
+            way()
+        assert name in refused.value.what.lower().replace("_", "-")
+        assert refused.value.why == GONE[name]
+        assert refused.value.exit_status == 2
 
 
 def test_an_unknown_variable_gets_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,7 +216,7 @@ def test_a_flag_beats_the_environment_which_beats_the_server_which_beats_the_top
 
 
 @pytest.mark.parametrize(
-    "line", ["env = {}", "env = []", "allowed-hosts = []", "header-paths = []", "verbose = []"]
+    "line", ["env = {}", "env = []", "allowed-hosts = []", "set = []", "verbose = []"]
 )
 def test_an_empty_list_or_table_sets_nothing(line: str, tmp_path: Path) -> None:
     text = f"{line}\n[servers.s]\ncommand = ['x']"

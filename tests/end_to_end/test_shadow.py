@@ -102,8 +102,6 @@ async def test_nothing_changes(name: str, transport: str, as_events: bool, tmp_p
     options: dict[str, str | bool] = {"deny": DENY[0], "rules": policy(tmp_path), "shadow": True}
     options["audit-log"] = str(log)
     is_command = (name, transport, as_events) in COMMANDS
-    if not is_command:
-        options["tools-list"] = "cache"
     calls = [body for body, _ in CALLS]
     async with shape(name, server, tmp_path, options, transport=transport) as talk:
         if is_command:

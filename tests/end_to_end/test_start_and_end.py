@@ -41,8 +41,10 @@ async def end(name: str, home: Path, *options: str) -> tuple[int, str]:
          "Pattern could cause catastrophic backtracking"),
         ("deny=^x$", "Failed to connect to upstream MCP at http://127.0.0.1:1\nConnection refused"),
         ("dney=x", "Unknown option: dney\nDid you mean deny?"),
-        ("tools_list=never",
-         "Invalid value for tools_list: 'never'\nIt must be one of: auto, cache, upstream"),
+        ("new_tools=never",
+         "Invalid value for new_tools: 'never'\nIt must be hide or judge"),
+        ("tools_list=cache", "There is no option tools_list any more\n"
+         "Leave it out: the filter asks the upstream whenever its snapshot may be wrong"),
     ],
 )  # fmt: skip
 async def test_a_failed_start_says_why_in_two_lines(

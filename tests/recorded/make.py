@@ -104,7 +104,7 @@ SESSIONS = {
     "mcp1-streamable-json": Session("mcp1", "mcp1", [LIST, READ, DENIED, TWO], ["--json"]),
     "mcp1-paginated": Session(
         "mcp1", "mcp1", [LIST, {"list": "tools", "cursor": "5"}, DENIED],
-        ["--json", "--page-size", "5"], options={"tools_list": "upstream"},
+        ["--json", "--page-size", "5"], options={"new_tools": "judge"},
     ),
     "ts1-batch": Session("ts1", "raw", play=speak_in_batches),
     "ts1-streamable-resumable": Session(

@@ -25,7 +25,7 @@ from typing import Final
 
 from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError, no_such, refuse_empty
 from mcp_tool_filter.core.errors import StartError, printable
-from mcp_tool_filter.core.options import A_COMMAND, A_URL, GROUPS, OPTIONS, Option
+from mcp_tool_filter.core.options import A_COMMAND, A_URL, GROUPS, OPTIONS, Option, instead_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SERVERS = "servers"
@@ -147,6 +147,8 @@ class _Table:
         return {name: texts for name, texts in given.items() if texts}  # env = {} sets nothing
 
     def _unknown(self, name: str) -> UsageError:
+        if why := instead_of(name):
+            return UsageError(f"There is no setting {name} any more ({self._where})", why=why)
         is_server = self._where != self._path
         if is_server and name in _FOR_ALL:
             what = f"{name} in {self._where} is for the whole process"

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final, NoReturn
 
 from mcp_tool_filter.core.errors import EmptyList, StartError
-from mcp_tool_filter.core.options import KEYS, OPTIONS, Option
+from mcp_tool_filter.core.options import KEYS, OPTIONS, Option, instead_of
 
 # What people who know another tool may type.
 _OTHER_NAMES = {
@@ -157,6 +157,8 @@ def _unknown_word(word: str, most_words: int, help: str) -> UsageError:
 
 def _unknown_flag(word: str, flags: Sequence[Option], help: str) -> UsageError:
     name = word.partition("=")[0]
+    if why := instead_of(name):
+        return UsageError(f"There is no flag {name} any more", why=why)
     known = [f"--{flag.name}" for flag in flags]
     other = _OTHER_NAMES.get(name)
     if other in known:

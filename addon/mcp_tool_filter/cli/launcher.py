@@ -129,8 +129,8 @@ def _way_to_look(given: Given) -> str | None:
     prints_json = "json" in given
     if "dry-run" in given:
         return "report-json" if prints_json else "report"
-    if "list-tools" in given or "format" in given:
-        return "json" if prints_json else given.get("format", ["table"])[-1]
+    if "list-tools" in given:
+        return "json" if prints_json else "table"
     if prints_json:
         raise UsageError("--json needs --list-tools or --dry-run")
     return None

@@ -35,7 +35,7 @@ from mcp_tool_filter.cli.flags import (
     refuse_empty,
 )
 from mcp_tool_filter.core.errors import InvalidOption, StartError
-from mcp_tool_filter.core.options import A_COMMAND, KEYS, OPTIONS, PREFIX, RETIRED, SWITCH, Texts
+from mcp_tool_filter.core.options import A_COMMAND, KEYS, OPTIONS, PREFIX, SWITCH, Texts, instead_of
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -166,6 +166,8 @@ def settle(given: Given) -> Settings:
         if A_COMMAND in option.needs and option.name in one:
             raise UsageError(f"--{option.name} is for an upstream that is a command")
     for key in (spec.partition("=")[0] for spec in many.get("set", ())):
+        if instead := instead_of(key):
+            raise UsageError(f"There is no option {key} any more", why=instead)
         if (flag := _flag_of(key)) in OPTIONS:  # with two ways, it is unclear which counts
             raise UsageError(f"--set {key}=…: use --{flag} instead")
     for option in OPTIONS.values():
@@ -306,9 +308,6 @@ class Sources:
         is_a_relay = not self.listens and {"stdio", "upstream-cmd", COMMAND} & given.keys()
         if self.file and self.file.is_default and is_a_relay:
             given = self._merged(_without(top, _OF_LISTENERS))
-        for option in RETIRED:
-            if given.pop(option.name, None):
-                _warn(f"--{option.name} {option.help}")
         return _without(given, self.ignored)
 
     def settled(self, given: Given) -> Settings:
@@ -442,6 +441,8 @@ def _read_environment(environment: Mapping[str, str]) -> Given:
                 given[flag.name] = lines if flag.many else [text]
         elif flag:
             _warn(f"{variable} has no effect: type --{flag.name} on the command line")
+        elif why := instead_of(name):
+            raise UsageError(f"{variable} is not a setting any more", why=why)
         elif name not in _NOT_OURS:
             if meant := _meant(name, names):
                 raise UsageError(f"{variable} is not a setting: did you mean {PREFIX}{meant}?")

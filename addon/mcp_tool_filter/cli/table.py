@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError, no_such, parse_flags
-from mcp_tool_filter.core.options import CHOICE, GROUPS, OPTIONS, RETIRED, Option
+from mcp_tool_filter.core.options import CHOICE, GROUPS, OPTIONS, Option
 
 TOPICS: Final = {
     "options": "every option, in the launcher and in mitmproxy",
@@ -50,7 +50,7 @@ SETTINGS: Final = tuple(flag for group in GROUPS.values() for flag in group if n
 
 _NOT_FOR_ALL: Final = frozenset({
     "upstream", "upstream-cmd", "env", "cwd", "stdio", "header", "endpoint", "inspect",
-    "no-browser", "record", "set", "raw-hosts", "show-secrets",
+    "no-browser", "record", "set", "show-secrets",
 })  # fmt: skip
 """Settings that are for one server, or need mitmproxy."""
 
@@ -98,7 +98,7 @@ class Command(NamedTuple):
         """Parse a command line. Raises UsageError for the first mistake in it."""
         return parse_flags(
             argv,
-            (*self.all_flags, *RETIRED),
+            self.all_flags,
             most_words=self.most_words,
             takes_command=self.has_settings or self.takes_command,
             help=self._help,
@@ -173,12 +173,12 @@ _ALL: Final = (
                  "CLIENT", choices=CLIENTS),
             Option("server", "another server that must come through the filter", "URL", many=True),
             *(OPTIONS[name] for name in (
-                "env", "cwd", "port", "message-limit", "max-clients", "raw-hosts",
+                "env", "cwd", "port", "message-limit", "max-clients",
             )),
             OPTIONS["ca"]._replace(help="also trust the certificates in this PEM file"),
             *(OPTIONS[name] for name in (
                 "insecure", "record", "inspect", "no-browser", "log-format", "audit-log",
-                "audit-arguments", "audit-rotate", "audit-fsync", "dashboard", "metrics-port",
+                "audit-arguments", "audit-rotate", "dashboard", "metrics-port",
                 "metrics-host", "metrics-token", "otel", "verbose", "quiet", "config", "set",
             )),
         ),

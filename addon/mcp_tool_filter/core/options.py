@@ -140,19 +140,11 @@ GROUPS: Final = {
         _both("new-tools", "tools that appear later: hide them (default), or judge them by the"
               " patterns",
               "HOW", choices=("hide", "judge"), default="hide"),
-        _both("require-list", "do not start if the upstream lists its tools only after a login",
-              needs=(A_FETCH, HTTP)),
         _both("shadow", "enforce nothing: only report what would be hidden, refused or changed"),
         _both("strict", "do not start if a pattern matches no tool, or if there is no pattern"),
         _both("header", 'add this header to requests to the MCP endpoint: "Name: value"; $VAR and'
               " ${VAR} are expanded; a client's own credentials are kept",
               "HEADER", short="H", many=True, needs=(A_URL,), key="upstream_headers"),
-        _both("header-paths", "also add these headers on other paths: /path, /below/*, or * for"
-              " all", "PATH", many=True, needs=(A_URL, HTTP),
-              key_help="Also add upstream_headers on these paths: /path, /below/*, or * for all."),
-        _both("header-override", "replace a client's own credentials with these headers",
-              needs=(A_URL, HTTP),
-              key_help="Replace a client's own credentials with upstream_headers."),
         _both("login", "use the login stored by mcp-tool-filter login URL: auto or off"
               " (default: {default})", "HOW", choices=("auto", "off"), default="auto",
               needs=(A_URL,)),
@@ -163,9 +155,6 @@ GROUPS: Final = {
               "FILE"),
         _both("endpoint", "the upstream's MCP path, such as /mcp (default: detected)",
               "PATH", needs=(A_URL,)),
-        _both("tools-list", "answer tools/list from: the snapshot (cache), the upstream, or"
-              " {default} (default)",
-              "HOW", choices=("auto", "cache", "upstream"), default="auto"),
     ),
     "A command instead of a URL": (
         _flag("upstream-cmd", "the command, split into words as a shell does (or write it after"
@@ -188,9 +177,6 @@ GROUPS: Final = {
               "PORT", short="p", default="6273"),
         _both("allowed-hosts", "accept these Host and Origin names too; loopback names always pass",
               "NAME", many=True, needs=(HTTP,)),
-        _both("raw-hosts", "for run: pass what is neither TLS nor HTTP to these hosts", "HOST",
-              many=True, needs=(HTTP,),
-              key_help="Forward proxies: pass what is neither TLS nor HTTP to these hosts."),
         _both("paths", "which paths pass: {default} (default), or mcp for the MCP endpoint and"
               " logins only", "WHICH", choices=("mcp", "all"), default="all", needs=(HTTP,)),
     ),
@@ -223,8 +209,6 @@ GROUPS: Final = {
     ),
     "Preview": (
         _flag("list-tools", "show which tools would be hidden and why, then exit", only_typed=True),
-        _flag("format", "output of --list-tools: table, json or names", "FORMAT",
-              only_typed=True, choices=("table", "json", "names"), default="table"),
         _flag("dry-run", "print the start-up report, then exit", only_typed=True),
         _flag("json", "with --list-tools or --dry-run: print JSON", only_typed=True),
     ),
@@ -244,9 +228,6 @@ GROUPS: Final = {
         _both("audit-rotate", "rotate it at this size or age (default: {default})",
               "SIZE,AGE", default="100MB,1d",
               key_help="Size and age at which the audit log is rotated and compressed."),
-        _both("audit-fsync", "when to fsync it: never, {default} (default) or always",
-              "WHEN", choices=("never", "interval", "always"), default="interval",
-              key_help="When to fsync the audit log: never, interval, or always."),
         _both("dashboard", "serve a page with calls, tools and switches on this local port",
               "PORT"),
         _both("metrics-port", "serve Prometheus metrics, /livez and /readyz on this port", "PORT"),
@@ -267,15 +248,32 @@ GROUPS: Final = {
         _flag("version", "show the version", only_typed=True),
     ),
 }  # fmt: skip
-RETIRED: Final = (
-    _both("fast", "has no effect any more: there are no speed-ups to turn off", "BOOL",
-          choices=("true", "false"), default="true"),
-)  # fmt: skip
-"""Options that we still accept, with a warning. Help and completion do not name them."""
+GONE: Final = {
+    "audit-fsync": "Leave it out: the audit log is synced to the disk once a second",
+    "fast": "Leave it out: there are no speed-ups to turn off",
+    "format": "Use --json, or leave it out: --list-tools prints a table",
+    "header-override": "Remove the credentials from the client's settings: then it gets your"
+                       " headers",
+    "header-paths": "Leave it out: your headers go to the MCP endpoint only",
+    "raw-hosts": "Leave it out: connections to hosts that nobody has named pass unread",
+    "require-list": "Log in before the start: mcp-tool-filter login URL",
+    "tools-list": "Leave it out: the filter asks the upstream whenever its snapshot may be wrong",
+}  # fmt: skip
+"""Options that no longer exist, and what to do instead. Whoever sets one may rely on it, so it is
+refused, as a flag, as a setting and in mitmproxy."""
 CHOICE: Final = (
     "deny", "except", "deny-glob", "deny-prompts", "deny-resources", "deny-skills", "allow",
     "read-only", "deny-hint", "ignore-case",
 )  # fmt: skip
 """The options that say what is hidden, also for commands that take no others."""
-OPTIONS: Final = {option.name: option for group in (*GROUPS.values(), RETIRED) for option in group}
+OPTIONS: Final = {option.name: option for group in GROUPS.values() for option in group}
 KEYS: Final = {option.key: option for option in OPTIONS.values() if option.key}
+
+
+def instead_of(name: str) -> str | None:
+    """Say what to do instead of an option that no longer exists; None if it never did.
+
+    >>> instead_of("--audit-fsync") == instead_of("AUDIT_FSYNC") == instead_of("audit_fsync")
+    True
+    """
+    return GONE.get(name.lower().removeprefix("--").replace("_", "-"))

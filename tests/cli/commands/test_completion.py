@@ -21,7 +21,7 @@ from tests.raw_upstream import TIMEOUT
 ASKED = [
     (["--deny-g"], ["--deny-glob"]), (["doc"], ["doctor"]),
     (["config", "c"], ["claude-code", "claude-desktop", "cline", "codex", "copilot", "cursor"]),
-    (["--tools-list", ""], ["auto", "cache", "upstream"]), (["completion", "f"], ["fish"]),
+    (["--new-tools", ""], ["hide", "judge"]), (["completion", "f"], ["fish"]),
     (["wrap", "--sc"], ["--scope"]), (["wrap", "--scope", ""], ["all", "local", "project", "user"]),
     (["doctor", "--sta"], []),  # a flag of the demo
     (["demo", "--sta"], ["--stay"]), (["rules", "ch"], ["check"]),

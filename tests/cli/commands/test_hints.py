@@ -149,7 +149,7 @@ def test_every_source_and_the_report(tmp_path: Path, ran: Typed) -> None:
     assert "no tool is left" in err
     assert 'the pattern "^none" matches no tool' in err
     environment = {"MCP_TOOL_FILTER_READ_ONLY": "true", "MCP_TOOL_FILTER_DENY_HINT": "open-world"}
-    json_words = ("--list-tools", "--format", "json", "--except", "^say$")
+    json_words = ("--list-tools", "--json", "--except", "^say$")
     out = ran(*json_words, "--", *SERVER, **environment).out
     tools = {one["name"]: one for one in json.loads(out)["tools"]}
     hidden_by = ["--deny-hint open-world", "--read-only", "--read-only", None]

@@ -34,11 +34,6 @@ async def said(home: Path, *words: str) -> tuple[int, str, str]:
         return await ended("-u", f"{upstream.url}/mcp?key=hunter2", *words, home=home)
 
 
-async def test_names_lists_exposed_tools_one_per_line(tmp_path: Path) -> None:
-    status, stdout, stderr = await said(tmp_path, "--list-tools", "--format", "names", "-d", "^rm_")
-    assert (status, stdout, stderr) == (0, "read_file\na\\x1b[31m\n", "")
-
-
 async def test_a_table_outside_a_terminal_has_tabs_and_no_colour(tmp_path: Path) -> None:
     _, stdout, stderr = await said(tmp_path, "--list-tools", "-d", "^rm_,^nothing")
     assert stdout.splitlines() == [
@@ -53,10 +48,9 @@ async def test_a_table_outside_a_terminal_has_tabs_and_no_colour(tmp_path: Path)
     ]
 
 
-@pytest.mark.parametrize("words", [("--format", "json"), ("--json",)])
-async def test_json_has_a_stable_form(words: tuple[str, ...], tmp_path: Path) -> None:
+async def test_json_has_a_stable_form(tmp_path: Path) -> None:
     policy = ("-d", "^rm_,^nothing", "--allow", "_")
-    _, stdout, stderr = await said(tmp_path, "--list-tools", *words, *policy)
+    _, stdout, stderr = await said(tmp_path, "--list-tools", "--json", *policy)
     document = json.loads(stdout)
     assert document.pop("upstream").endswith("/mcp?key=…")
     assert document == {
@@ -116,7 +110,7 @@ async def test_prompts_resources_and_skills_are_shown_with_the_tools(tmp_path: P
         "Skills: 2, of which 1 denied, 1 exposed",
         *warnings,
     ]
-    _, stdout, _ = await ask_command(tmp_path, "--list-tools", "--format", "json")
+    _, stdout, _ = await ask_command(tmp_path, "--list-tools", "--json")
     document = json.loads(stdout)
     assert document["unmatchedPatterns"] == ["^gone", "^no$"]
     assert document["things"][:2] == [

@@ -12,10 +12,9 @@ from tests.cli.launched import ADDON, Typed, run
 
 TO_NOBODY = ["--stdio", "--upstream", "http://127.0.0.1:1/mcp"]
 ENDS = ["--", sys.executable, "-c", ""]
-FOR_FETCHES = ["--require-list", "--keep-running", "--connection-timeout=9"]
-FOR_FETCHES += ["--tool-list-timeout=9"]
+FOR_FETCHES = ["--keep-running", "--connection-timeout=9", "--tool-list-timeout=9"]
 FOR_PROXIES = ["--max-children=2", "--no-browser", "--show-secrets", "--set=a=b", "--paths=all"]
-FOR_PROXIES += ["--max-clients=9", "--header-paths=*", "--header-override", "--login-through=off"]
+FOR_PROXIES += ["--max-clients=9", "--login-through=off"]
 
 
 def names_in(flags: list[str]) -> list[str]:
@@ -26,7 +25,7 @@ def names_in(flags: list[str]) -> list[str]:
     (ENDS, []), (["-H", "X-A: 1", "--cert", "x.pem", *ENDS], ["header", "cert"]),
     (["--host", "::1", *TO_NOBODY], ["host"]), (["-H", "X-A: 1", *TO_NOBODY], []),
     (FOR_FETCHES + FOR_PROXIES + ENDS, names_in(FOR_FETCHES + FOR_PROXIES)),
-    (FOR_FETCHES[1:] + FOR_PROXIES + TO_NOBODY, names_in(FOR_PROXIES)),
+    (FOR_FETCHES + FOR_PROXIES + TO_NOBODY, names_in(FOR_PROXIES)),
 ])  # fmt: skip
 def test_typed_flags_that_change_nothing_are_named(
     flags: list[str], unused: list[str], tmp_path: Path

@@ -167,17 +167,6 @@ def test_a_denied_tool_added_to_a_list_by_a_link_is_removed() -> None:
     assert rewritten(verdict) == listing("read")
 
 
-def test_a_list_from_the_snapshot_passes_the_links_as_a_request_and_as_a_response() -> None:
-    link = Linked()
-    between = conversation(link)
-    between.policy.config = parse_config(deny=["^rm"], tools_list="cache")
-    verdict = said(between, LIST).verdict
-    assert replied(verdict) == listing("read")
-    asked, answered = link.seen
-    assert asked == (Direction.FROM_CLIENT, "tools/list")
-    assert answered == (Direction.FROM_UPSTREAM, "to tools/list")
-
-
 def test_a_link_without_effects_does_not_wait() -> None:
     class YieldsNothing:
         def decide(self, message: Single, situation: Situation) -> Deciding[Verdict]:

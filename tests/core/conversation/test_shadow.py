@@ -11,7 +11,6 @@ import pytest
 
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
-from mcp_tool_filter.core.policy.config import ListFrom
 from mcp_tool_filter.core.policy.exchange import Client, Session
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.rooms.rules.link import RulesLink
@@ -54,13 +53,11 @@ def conversation(told: list[Judged], *, shadow: bool, host: Host | None = None) 
     host = host or Host()
     link = RulesLink(rules(RULES, host), host.at_once, clock=float)
     in_force = policy(*TOOLS, deny="^rm", links=(link,))
-    in_force.config = replace(in_force.config, shadow=shadow, tools_list=ListFrom.CACHE)
+    in_force.config = replace(in_force.config, shadow=shadow)
     in_force.observe = told.append
     between = Conversation(in_force, Client(session=Session()))
-    in_force.config = replace(in_force.config, tools_list=ListFrom.UPSTREAM)
     between.from_client(asking("tools/list", id="7"))
     between.from_client(calling("read", id="8"))
-    in_force.config = replace(in_force.config, tools_list=ListFrom.CACHE)
     return between
 
 

@@ -103,12 +103,6 @@ def test_a_page_whose_origin_was_answered_is_no_other_user() -> None:
     assert not is_like_the_fetch(longer, known_origin=True)
 
 
-def test_replaced_credentials_do_not_identify_a_user() -> None:
-    replaced = frozenset({b"authorization"})
-    assert is_like_the_fetch(head(authorization="x"), replaced=replaced)
-    assert not is_like_the_fetch(head(authorization="x", cookie="x"), replaced=replaced)
-
-
 @each_row(("params", "is_usual"), [
     ("{}", True), ('{"_meta":{}}', True),
     ('{"_meta":{"progressToken":1}}', True),

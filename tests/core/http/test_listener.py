@@ -18,7 +18,6 @@ from mcp_tool_filter.core.errors import FetchFailed
 from mcp_tool_filter.core.http.exchange import Answered, Passed
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.messages.limits import R2025_06_18, R2026_07_28
-from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.effects import CannotList, FetchTools, waits
 from mcp_tool_filter.core.policy.verdict import Drop, Reply
 from tests import make
@@ -218,14 +217,6 @@ def test_no_answer_of_the_upstream_raises(raw: bytes, status: int) -> None:
 def test_a_list_is_answered_at_once_in_a_session_that_was_opened_here(door: Listener) -> None:
     listed = ask(asking("tools/list", id="5"), door, **listening.session_with(door))
     assert listed == Answered(200, listing("read", id="5"))
-
-
-def test_replaced_credentials_make_no_difference(door: Listener) -> None:
-    headers = ["Authorization: Bearer ours"]
-    ours: dict[str, Any] = {"upstream_headers": headers, "header_override": "true"}
-    door.policy.config = parse_config(deny=["^rm"], **ours)
-    named = {**listening.session_with(door, authorization="x"), "authorization": "Bearer theirs"}
-    assert isinstance(ask(asking("tools/list"), door, **named), Answered)
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from mcp_tool_filter.core.messages.tools import ListRequest
-from mcp_tool_filter.core.policy.config import ListFrom
 from mcp_tool_filter.core.policy.exchange import Situation
 from mcp_tool_filter.core.policy.snapshot import drift_of, listed_twice
 from mcp_tool_filter.core.policy.tool_filter import (
@@ -80,15 +79,9 @@ def test_a_list_is_answered_from_the_snapshot_in_the_frame_of_its_revision() -> 
 @pytest.mark.parametrize(("situation", "cursor"), [
     (KNOWN, True), (replace(KNOWN, envelope=None), False),
     (replace(KNOWN, may_use_cache=False), False),
-    (replace(KNOWN, list_from=ListFrom.UPSTREAM), False),  # the user wants it
 ])  # fmt: skip
 def test_a_list_is_forwarded_where_ours_might_differ(situation: Situation, cursor: bool) -> None:
     assert listed(situation, cursor=cursor) == Forward()
-
-
-def test_the_user_can_always_have_our_list() -> None:
-    ours = Situation(TOOLS, list_from=ListFrom.CACHE, may_use_cache=False)
-    assert text_of(listed(ours, cursor=True)) == listing("read_file", id="7")
 
 
 def test_a_frame_that_shows_a_hidden_tool_is_not_used() -> None:

@@ -221,7 +221,7 @@ def test_the_parts_of_other_processes_are_read_together(file: Path, typed: Typed
 def test_several_processes_are_read_in_the_order_of_time(tmp_path: Path, typed: Typed) -> None:
     """Two sessions write the same log at the same time; one is killed, its part is used again."""
     log = tmp_path / "audit.jsonl"
-    flags = ("--audit-log", str(log), "--audit-fsync", "always", "--", *upstream())
+    flags = ("--audit-log", str(log), "--", *upstream())
 
     def numbers() -> list[str]:
         """The numbers of the calls that can be read, in the order in which they are."""

@@ -54,18 +54,16 @@ def numbers_in(*files: Path) -> list[object]:
 
 
 # The audit log on a real disk: nothing waits for it, and nothing is lost without a word
-@pytest.mark.parametrize("sync", ["never", "interval", "always"])
 def test_each_entry_is_a_line_that_carries_the_hash_of_the_one_before(
-    sync: str, path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk has it soon, if the user wants that."""
+    """The disk has it soon."""
     synced = list[int]()
     monkeypatch.setattr(os, "fsync", synced.append)
     monkeypatch.setattr(module, "_LONGEST_WAIT", 0.05)
-    with writing(path, fsync=sync) as opened:
+    with writing(path) as opened:
         write(opened, 100)
-        eventually(lambda: sync == "never" or (synced and opened._is_synced))
-    assert bool(synced) is (sync != "never")
+        eventually(lambda: synced and opened._is_synced)
     assert numbers_in(path) == list(range(100))
     assert not list(check(lines_in(path), before="0" * 64))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -209,8 +209,8 @@ header = ["X-Key: $NOBODY_HAS_SET_THIS"]
 
 def test_a_server_of_the_file_can_be_looked_at_by_its_name(it: Cursor, ran: Typed) -> None:
     it.default.write_text(SERVERS)
-    listed = ran("--list-tools", "--format", "names", "--server", "files").out
-    assert listed.split() == ["read_file", "write_file"]
+    listed = json.loads(ran("--list-tools", "--json", "--server", "files").out)["tools"]
+    assert [one["name"] for one in listed if one["exposed"]] == ["read_file", "write_file"]
     assert "Tools: " in ran("--dry-run", "--server", "files").out
     assert "1 denied" in ran("doctor", "--server", "files").out
 

@@ -19,7 +19,7 @@ from mcp_tool_filter.core.policy.verdict import Forward, Reply, Rewrite
 from mcp_tool_filter.rooms.lock.lock import Lock, parse_json
 from tests.core.conversation.asking_kinds import CHANGED, Http, asked, finished, open_session
 from tests.core.conversation.test_kinds import SHAPES, assert_unknown, without_list
-from tests.make import answering, asking, calling, definition, listing, listing_of, policy, text_of
+from tests.make import answering, asking, calling, definition, listing_of, policy, text_of
 from tests.rows import each_row
 
 A, B, OTHER_A = definition("a"), definition("b"), definition("a", ',"title":"x"')
@@ -175,15 +175,6 @@ def test_a_changed_definition_stays_hidden_under_other_patterns() -> None:
     assert lists(between, A, OTHER_A, B) == ["b"]
     between.policy.adopt(locked("a", "b", deny="^x"))
     assert not can_call(between, "a")
-
-
-def test_a_list_from_us_has_the_approved_bytes_until_another_one_is_seen() -> None:
-    config = replace(locked("a", "b"), tools_list=parse_config(tools_list="cache").tools_list)
-    between = in_shape("session like our own", "a", "b", config=config)
-    assert text_of(asked(between, asking("tools/list"))) == listing("a", "b")
-    between.from_upstream(CHANGED)
-    assert lists(between, OTHER_A, B) == ["b"]
-    assert text_of(asked(between, asking("tools/list"))) == listing("b")
 
 
 @each_row("method", ["initialize", "server/discover"])

@@ -24,7 +24,7 @@ BOTH = tool_list([READ, DELETE], id="5")
 
 def hosted(home: Path, *scripts: object, **options: Any) -> AbstractAsyncContextManager[Filtered]:
     """Run all of mitmdump's addons and ours."""
-    given = {"fail_fast": ["false"], "tools_list": ["upstream"], **options}
+    given = {"fail_fast": ["false"], "new_tools": ["judge"], **options}
     return filtered(home, *scripts, host="dump", **given)
 
 

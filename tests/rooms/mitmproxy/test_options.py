@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +27,7 @@ from mitmproxy.test import tflow
 from mcp_tool_filter.cli.settings import Settings, read_settings
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.errors import StartError
+from mcp_tool_filter.core.options import GONE
 from mcp_tool_filter.core.upstream.fetch import fetch
 from mcp_tool_filter.core.upstream.target import Target
 from mcp_tool_filter.rooms.mitmproxy import addon
@@ -240,11 +241,13 @@ async def test_the_user_hears_once_which_options_have_no_effect() -> None:
     said = "Warning: stream_large_bodies, websocket have no effect"
     assert ours.idle_options(options).startswith(said)
     assert ours.idle_options(await stock_options(rawtcp=True)) == ""
-    retired = await stock_options()
-    retired.add_option("fast", Sequence[str], ("true",), "")
-    assert ours.idle_options(retired) == ""
-    retired.update(fast=["false"])
-    assert ours.idle_options(retired).startswith("Warning: fast has no effect")
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_an_option_that_is_gone_is_refused_with_what_to_do_instead(name: str) -> None:
+    key = name.replace("-", "_")
+    said = f"Error: There is no option {key} any more\n{GONE[name]}"
+    assert str(ours.unknown_option([key])) == said
 
 
 async def test_harmless_options_are_left_to_the_user() -> None:

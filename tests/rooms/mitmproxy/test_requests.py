@@ -80,22 +80,6 @@ async def test_our_replies_join_an_event_stream_as_events_without_id(tmp_path: P
         assert (await between.ask(body)).body == ours + event
 
 
-async def test_our_headers_replace_the_clients_if_the_user_wants_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """And the upstream is asked for no coding."""
-    ours = ["Authorization: Bearer ours"]
-    async with filtered(tmp_path, upstream_headers=ours, header_override=["true"]) as between:
-        headers = b"Accept-Encoding: gzip\r\nRange: bytes=1-\r\nX-Other: kept\r\n"
-        await between.ask(call("read_file"), headers + b"Authorization: Bearer theirs\r\n")
-        (request,) = between.upstream.asked
-        names = ("authorization", "accept-encoding", "range", "x-other")
-        said = [["Bearer ours"], ["identity"], [], ["kept"]]
-        assert [request.all(name) for name in names] == said
-    [warned] = [one for one in caplog.messages if "each client acts with the rights" in one]
-    assert "Bearer" not in warned
-
-
 # Messages of our own to the upstream: copies that rules send, and answers to what it asks.
 
 
@@ -474,8 +458,7 @@ async def test_a_hint_stays_pinned_where_new_tools_are_judged(tmp_path: Path) ->
             assert (await between.ask(call("write_file"))).body == not_found("write_file")
 
 
-@pytest.mark.parametrize("tools_list", ["auto", "upstream"])
-async def test_options_can_be_edited_while_mitmproxy_runs(tmp_path: Path, tools_list: str) -> None:
+async def test_options_can_be_edited_while_mitmproxy_runs(tmp_path: Path) -> None:
     """As with ``:set`` in mitmproxy's console. What is refused changes nothing."""
     both = tool("both", ', "annotations":{"readOnlyHint":true,"openWorldHint":false}')
     all_three = ["read_file", "write_file", "both"]
@@ -488,8 +471,8 @@ async def test_options_can_be_edited_while_mitmproxy_runs(tmp_path: Path, tools_
         ("deny=^read",): ["both"],
     }  # fmt: skip
     wrong = ["deny_hint=open_world", "deny_hint", "except=", "read_only=x", "read_only"]
-    wrong += ["deny=(", "deny=(a+)+", "tools_list=x", "fail_fast=?", "ignore_hosts=localhost"]
-    given: dict[str, Any] = {"deny": ["^never$"], "tools_list": [tools_list]}
+    wrong += ["deny=(", "deny=(a+)+", "new_tools=x", "fail_fast=?", "ignore_hosts=localhost"]
+    given: dict[str, Any] = {"deny": ["^never$"]}
     async with filtered(tmp_path, tools=[READ, WRITE, both], **given) as between:
 
         async def agree_on(exposed: list[str]) -> None:

@@ -121,7 +121,7 @@ async def test_a_changed_mitmproxy_is_refused_or_filtered(
         refuse_other_mitmproxy()
     except StartError:
         return
-    async with filtered(tmp_path, tools_list=["upstream"]) as between:
+    async with filtered(tmp_path, new_tools=["judge"]) as between:
         assert b"Tool not found" in (await between.ask(call("delete_file"))).body
         assert b"delete_file" not in (await between.ask(LIST)).body
         assert not any(b"delete_file" in one.body for one in between.upstream.asked)

@@ -77,7 +77,7 @@ stream_of_two = streaming(EVENT, NOT_JSON)
 
 
 async def test_a_list_is_kept_before_and_after(tmp_path: Path) -> None:
-    async with watched(tmp_path, tools_list=["upstream"]) as it:
+    async with watched(tmp_path, new_tools=["judge"]) as it:
         heard = (await it.ask(LIST)).body
         flow, said = it.only()
     assert (flow.body, said.body) == (LIST, tool_list([READ, DELETE], id="5"))

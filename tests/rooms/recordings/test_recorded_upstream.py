@@ -345,9 +345,11 @@ def test_patterns_may_be_one_text_or_several(session: Recording) -> None:
     assert replay(session, allow="^echo$").listed_after == ["echo"]
 
 
-@pytest.mark.parametrize(("lists", "is_asked"), [("upstream", True), ("cache", False)])
-def test_other_options_apply_to_a_replay(session: Recording, lists: str, is_asked: bool) -> None:
-    transcript = replay(session, tools_list=lists)
+@pytest.mark.parametrize(("new_tools", "is_asked"), [("judge", True), ("hide", False)])
+def test_other_options_apply_to_a_replay(
+    session: Recording, new_tools: str, is_asked: bool
+) -> None:
+    transcript = replay(session, new_tools=new_tools)
     [turn] = [one for one in transcript.turns if b"tools/list" in one.asked]
     assert (turn.reached is not None) == is_asked
 

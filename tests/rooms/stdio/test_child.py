@@ -140,7 +140,7 @@ SHELL, SLEEP = ("--", "sh", "-c"), ("--connection-timeout", "300", "--", "sleep"
 @pytest.mark.rest(but=2)
 @pytest.mark.parametrize("flags", [(), ("--strict",), ("--modern",), ("--page", "1"), ("--crlf",)])
 def test_the_tools_of_a_command_are_listed(flags: tuple[str, ...], tmp_path: Path) -> None:
-    words = ("--list-tools", "--format", "json", "--deny", "^delete_", "--")
+    words = ("--list-tools", "--json", "--deny", "^delete_", "--")
     found = run(*words, *upstream(*flags, journal=tmp_path / "journal"), home=tmp_path)
     assert found.returncode == 0, found.stderr
     known = json.loads(found.stdout)

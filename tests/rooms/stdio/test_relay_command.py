@@ -484,13 +484,12 @@ def is_found(client: StdioClient, name: str, id: str) -> bool:
 
 
 @pytest.mark.parametrize("quiet", [(), ("-q",)], ids=["usual", "quiet"])
-@pytest.mark.parametrize("source", ["auto", "cache"])
 @pytest.mark.parametrize("new_tools", ["hide", "judge"])
 def test_a_client_sees_removed_tools_go_and_new_ones_only_with_judge(
-    new_tools: str, source: str, quiet: tuple[str, ...], tmp_path: Path
+    new_tools: str, quiet: tuple[str, ...], tmp_path: Path
 ) -> None:
     judges = new_tools == "judge"
-    flags = (*quiet, *DENY, "--new-tools", new_tools, "--tools-list", source)
+    flags = (*quiet, *DENY, "--new-tools", new_tools)
     with filtered(*flags, "--", *upstream("--tools", BEFORE), home=tmp_path) as client:
         client.opens()
         for id in ("1", "2"):

@@ -29,7 +29,6 @@ from mcp_tool_filter.cli.terminal import (
 )
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
-from mcp_tool_filter.core.options import OPTIONS
 from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, Hider, claims_in
 from mcp_tool_filter.core.policy.patterns import Pattern, deny_for
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
@@ -156,11 +155,7 @@ def _say_nothing(_text: str) -> None:
 
 
 def show_tools(settings: Settings, how: str) -> int:
-    """Print the tools in one of the formats, or like the report at start."""
-    formats = OPTIONS["format"].choices
-    if how not in (*formats, "report", "report-json"):
-        why = "It must be one of: " + ", ".join(formats)
-        raise UsageError(f"There is no format {how}", why=why)
+    """Print the tools as a table or as JSON, or like the report at start."""
     rules = rules_of(settings) if how.startswith("report") else ()
     known = ask_now(settings)
     settings.config().refuse_unmatched(known.snapshot.unmatched)
@@ -173,8 +168,6 @@ def show_tools(settings: Settings, how: str) -> int:
             listens_at = shown_url(known.who.listens_at)
             more = {"listensAt": listens_at, "warnings": warnings}  # only a start has these
             print(json.dumps(_as_json(known) | more, indent=2))
-        case "names":
-            print("\n".join(map(shown, known.snapshot.allowed)))
         case "report":
             lines = sentences.lines_about_rules(rules)
             print(sentences.render_report(known.who, known.snapshot, lines))

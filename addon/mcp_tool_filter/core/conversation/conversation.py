@@ -99,7 +99,6 @@ from mcp_tool_filter.core.policy.chain import (
     keep_space,
     refusal,
 )
-from mcp_tool_filter.core.policy.config import ListFrom
 from mcp_tool_filter.core.policy.effects import (
     LET_OTHERS_GO_ON,
     CannotList,
@@ -563,17 +562,11 @@ class Conversation:
         self, message: Single, judged: Judged, kind: Kind, arrival: Arrival
     ) -> Situation:
         situation, config = self._situation_of(judged), self.policy.config
-        if config.shadow:
-            situation.list_from = ListFrom.UPSTREAM
-        elif isinstance(message, Request) and message.method == _LIST:
-            situation.list_from = config.tools_list
-            situation.envelope = kind.envelope
-            asks_anew = kind.is_stale or config.takes_news
-            is_forced = situation.list_from is ListFrom.CACHE and not kind.is_stale
-            if not kind.is_listed or (asks_anew and not is_forced):
-                situation.list_from = ListFrom.UPSTREAM
-            else:
-                situation.may_use_cache = arrival.may_use_snapshot(message)
+        if config.shadow or not isinstance(message, Request) or message.method != _LIST:
+            return situation
+        situation.envelope = kind.envelope
+        if kind.is_listed and not kind.is_stale and not config.takes_news:
+            situation.may_use_cache = arrival.may_use_snapshot(message)
         return situation
 
     def _situation_of(self, judged: Judged) -> Situation:

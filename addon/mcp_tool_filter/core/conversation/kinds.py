@@ -772,6 +772,6 @@ class OnlyKinds(Kinds):
         return kind
 
     def note_change(self, client: Client) -> None:
-        """Take the client's next list from the upstream, even with ``tools_list=cache``."""
+        """Take the client's next list from the upstream."""
         for kind in (self.only, *self._kinds.values()):
             kind.is_stale = kind.is_listed

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -133,18 +133,15 @@ def asker_in(head: Head) -> bytes:
     return b"\n".join([target, *(name + b":" + value for name, value in told)])
 
 
-def is_like_the_fetch(
-    head: Head, *, replaced: Set[bytes] = _NONE, known_origin: bool = False
-) -> bool:
+def is_like_the_fetch(head: Head, *, known_origin: bool = False) -> bool:
     """Tell whether an upstream must answer a request with this head as it answered the fetch.
 
-    ``replaced`` are the names, in lower case, of headers that the upstream gets with our values.
     With ``known_origin`` the upstream has answered pages of this origin before.
     """
     return head.names.are_harmless or all(
         _is_harmless(name, head, known_origin)
         for name in head.names.places
-        if not is_harmless(name) and name not in replaced
+        if not is_harmless(name)
     )
 
 
@@ -207,7 +204,7 @@ def _is_harmless(name: bytes, head: Head, known_origin: bool) -> bool:
 type HeaderPairs = Sequence[tuple[str, str]]
 
 
-def headers_to_add(head: Head, headers: HeaderPairs, *, override: bool = False) -> HeaderPairs:
+def headers_to_add(head: Head, headers: HeaderPairs) -> HeaderPairs:
     """Return the headers of ours that a request gets.
 
     >>> headers_to_add(Head("POST", "/mcp", ()), [("Authorization", "ours")])
@@ -215,8 +212,6 @@ def headers_to_add(head: Head, headers: HeaderPairs, *, override: bool = False) 
     >>> headers_to_add(Head("POST", "/mcp", ((b"Cookie", b"a=b"),)), [("Authorization", "ours")])
     []
     """
-    if override:
-        return headers
     names = head.names.places
     missing = [one for one in headers if one[0].lower().encode() not in names]
     if missing and head.credentials:

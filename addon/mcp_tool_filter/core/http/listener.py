@@ -154,21 +154,16 @@ class Listener:
         return self._is_endpoint(target) if self.mount.prefix else self.takes_headers(target)
 
     def takes_headers(self, target: str) -> bool:
-        """Tell whether the user's headers are sent to a path: an MCP endpoint, or a path that the
-        user names."""
+        """Tell whether the user's headers are sent to a path: only to an MCP endpoint."""
         endpoints = (self.fetched.endpoint, self.config.endpoint or self.fetched.endpoint)
-        return (
-            plain_path(target) in map(plain_path, endpoints)
-            or target in self.legacy.endpoints
-            or self.config.header_paths.has(target)
-        )
+        return plain_path(target) in map(plain_path, endpoints) or target in self.legacy.endpoints
 
     def headers_for(self, head: Head) -> HeaderPairs:
         """Return which of the user's headers a request gets."""
-        config = self.policy.config
-        if not config.upstream_headers or not self.takes_headers(head.target):
+        headers = self.policy.config.upstream_headers
+        if not headers or not self.takes_headers(head.target):
             return ()
-        return headers_to_add(head, config.upstream_headers, override=config.header_override)
+        return headers_to_add(head, headers)
 
     # Requests
 
@@ -286,13 +281,12 @@ class Listener:
         A session that we do not know (we were restarted, or have forgotten it) is an asker of its
         own: we cannot tell what list its client got.
         """
-        config, head = self.policy.config, exchange.head
-        replaced = config.header_names if config.header_override else frozenset()
+        head = exchange.head
         known = False
         if b"origin" in head.names.places:
             page = page_of(head)
             known = page is not None and self.cors.is_allowed(page)
-        is_like = is_like_the_fetch(head, replaced=replaced, known_origin=known)
+        is_like = is_like_the_fetch(head, known_origin=known)
         is_elsewhere = self._is_elsewhere(head)
         exchange.is_like_the_fetch = is_like and not self.keeps_host and not is_elsewhere
         if session and not exchange.is_like_the_fetch:

@@ -26,7 +26,6 @@ from mcp_tool_filter.core.messages.messages import (
     render_batch,
     render_error,
 )
-from mcp_tool_filter.core.policy.config import ListFrom
 from mcp_tool_filter.core.policy.effects import Decision, begin, then
 from mcp_tool_filter.core.policy.exchange import Direction, Link, Situation
 from mcp_tool_filter.core.policy.tool_filter import filter_from_client, filter_from_upstream
@@ -85,7 +84,7 @@ def judge_again(message: Single, verdict: Verdict, situation: Situation) -> Verd
         message = _single(verdict.text, situation)
     elif isinstance(verdict, Drop):
         return verdict
-    again = filter_from_client(message, replace(situation, list_from=ListFrom.UPSTREAM))
+    again = filter_from_client(message, replace(situation, may_use_cache=False))
     return _or_else(verdict, again)
 
 

@@ -5,12 +5,6 @@ mitmproxy's options and our own flags both arrive here as the text that was type
 >>> parse_config(deny=["^file_,^db_"], message_limit="1 MB").limits.message
 1048576
 
-Paths on the upstream, and hosts that may reach us, are sets as users write them:
-
->>> paths = parse_paths(["/files/*,/mcp"], option="header_paths")
->>> [paths.has(target) for target in ("/files/a?b", "/mcp/", "/mcp/x", "/files/../admin")]
-[True, True, False, False]
-
 A reverse proxy rewrites Host, so the upstream cannot detect DNS rebinding any more (a web page
 whose name resolves to a local address). We check instead.
 
@@ -26,7 +20,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import lru_cache, partial
 from itertools import chain
 from types import MappingProxyType
@@ -56,22 +49,6 @@ if TYPE_CHECKING:
     from mcp_tool_filter.rooms.things.things import Things
 
 _MISLEADING = re.compile(r"//|/\.{1,2}(?:[/;]|$)|\\|%2[ef]|%5c|%25|;", re.IGNORECASE)
-_PATH = re.compile(r'/[!"$-)+->@-~]*\*?|\*')  # no query; a star only at the end
-
-
-@dataclass(frozen=True, slots=True)
-class Paths:
-    """Single paths, with or without a last slash, and all paths below some (``/files/*``)."""
-
-    single: frozenset[str] = frozenset()
-    below: tuple[str, ...] = ()
-
-    def has(self, target: str) -> bool:
-        """Tell whether a request's target is in the set; its query does not matter."""
-        if plain_path(target) in self.single:
-            return True
-        path = target.partition("?")[0]
-        return path.startswith(self.below) and not is_misleading(path)
 
 
 def is_misleading(path: str) -> bool:
@@ -87,14 +64,6 @@ def plain_path(target: str) -> str:
     """
     path = target.partition("?")[0]
     return path[:-1] if path.endswith("/") and len(path) > 1 else path
-
-
-def parse_paths(values: Sequence[str], *, option: str) -> Paths:
-    """Parse a user's paths; commas separate several. Raises InvalidOption."""
-    why = "It must be a path such as /files, all paths below one (/files/*), or * for all"
-    texts = _parse_several(values, option, _PATH, why)
-    below = tuple("/" if text == "*" else text[:-1] for text in texts if text.endswith("*"))
-    return Paths(frozenset(plain_path(text) for text in texts if not text.endswith("*")), below)
 
 
 def _parse_several(
@@ -174,14 +143,6 @@ def _is_same_address(name: str, own: str) -> bool:
         return False
 
 
-class ListFrom(StrEnum):
-    """The values of the option ``tools_list``."""
-
-    AUTO = "auto"
-    CACHE = "cache"
-    UPSTREAM = "upstream"
-
-
 _UNFINISHED = Limits().unfinished
 _UNITS = {"": 1, "k": 1024, "m": MEBIBYTE, "g": 1024 * MEBIBYTE}
 _SIZE = re.compile(r"(\d{1,12})\s*([kmg]?)i?b?", re.IGNORECASE)
@@ -206,7 +167,6 @@ class Audit:
     """The file is rotated at so many bytes."""
     oldest: float
     """And at this age in seconds."""
-    fsync: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,17 +189,11 @@ class Config:
     """Refuse to start without patterns, or with one that matches no tool."""
     shadow: bool = False
     """Report what the policy would do, and forward everything unchanged."""
-    requires_list: bool = False
-    """Refuse to start if the upstream lists its tools only to logged-in users."""
     judges_new_tools: bool = False
     """Expose a tool that appears later if the patterns allow it."""
-    tools_list: ListFrom = ListFrom.AUTO
     endpoint: str | None = None
     upstream_headers: tuple[tuple[str, str], ...] = ()
-    header_paths: Paths = field(default_factory=Paths)
-    """The paths besides the MCP endpoint that get them."""
-    header_override: bool = False
-    """They replace the client's own headers."""
+    """Requests to the MCP endpoint get them, without credentials of their own."""
     uses_login: bool = True
     """Use a stored login for the upstream, if there is one."""
     login_through: str = "auto"
@@ -250,10 +204,9 @@ class Config:
     tool_list_timeout: float = 10.0
     limits: Limits = field(default_factory=Limits)
     allowed_hosts: AllowedHosts = field(default_factory=AllowedHosts)
-    raw_hosts: frozenset[str] = frozenset()
-    """Forward proxies: hosts to which traffic may pass that is neither TLS nor HTTP."""
+    raw_hosts: frozenset[str] = frozenset()  # an option until now
     only_mcp: bool = False
-    """Serve only the MCP endpoint, logins, and ``header_paths``."""
+    """Serve only the MCP endpoint and logins."""
     fail_fast: bool = True
     drain: float | None = None
     """Seconds for open calls when the process ends; None if the user has not said."""
@@ -280,16 +233,6 @@ class Config:
         if self.strict and unmatched:
             first = unmatched[0]
             raise UnmatchedPattern(first.text, thing=first.thing, hint=first.hint)
-
-    @property
-    def replaces_credentials(self) -> bool:
-        """Tell whether our headers replace the clients' own credentials."""
-        return self.header_override and bool(self.upstream_headers)
-
-    @property
-    def header_names(self) -> frozenset[bytes]:
-        """The names of ``upstream_headers``, in lower case."""
-        return frozenset(name.lower().encode() for name, _ in self.upstream_headers)
 
     @property
     def is_locked(self) -> bool:
@@ -395,15 +338,11 @@ def parse_config(
         things=_parse_things(given, ignore_case=given.is_on("ignore_case")),
         strict=given.is_on("strict"),
         shadow=given.is_on("shadow"),
-        requires_list=given.is_on("require_list"),
         judges_new_tools=_parse_new_tools(given.one("new_tools")),
-        tools_list=ListFrom(given.choice("tools_list")),
         endpoint=_parse_endpoint(given.one("endpoint")),
         upstream_headers=tuple(
             parse_header(text, environment) for text in given.many("upstream_headers")
         ),
-        header_paths=parse_paths(given.many("header_paths"), option="header_paths"),
-        header_override=given.is_on("header_override"),
         uses_login=given.choice("login") == "auto",
         login_through=given.choice("login_through"),
         shows_secrets=given.is_on("show_secrets"),
@@ -411,7 +350,6 @@ def parse_config(
         tool_list_timeout=given.seconds("tool_list_timeout"),
         limits=_parse_limits(given.one("message_limit")),
         allowed_hosts=_parse_hosts(given.many("allowed_hosts")),
-        raw_hosts=_parse_raw_hosts(given.many("raw_hosts")),
         only_mcp=given.choice("paths") == "mcp",
         fail_fast=given.is_on("fail_fast"),
         drain=_parse_drain(given.one("drain")),
@@ -474,7 +412,6 @@ def _parse_audit(given: _Given) -> Audit | None:
         arguments=given.choice("audit_arguments"),
         largest=largest,
         oldest=int(oldest[1]) * _AGES[oldest[2]],
-        fsync=given.choice("audit_fsync"),
     )
     return audit if file else None
 
@@ -590,12 +527,6 @@ def _parse_hosts(values: Sequence[str]) -> AllowedHosts:
     why = "It must be a host name, host:port, an origin, or *"
     hosts = _parse_several([one.lower() for one in values], "allowed_hosts", _VISIBLE, why)
     return AllowedHosts(frozenset(host.rstrip("/") for host in hosts))
-
-
-def _parse_raw_hosts(values: Sequence[str]) -> frozenset[str]:
-    why = "It must be a host name or an address, without a port"
-    lower = [one.lower() for one in values]
-    return frozenset(_parse_several(lower, "raw_hosts", _NAME_OR_ADDRESS, why))
 
 
 def _parse_max_clients(text: str) -> int | None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import Request, Single
 from mcp_tool_filter.core.messages.tools import ToolCall
-from mcp_tool_filter.core.policy.config import ListFrom
 from mcp_tool_filter.core.policy.effects import Decision
 from mcp_tool_filter.core.policy.snapshot import Snapshot
 from mcp_tool_filter.core.policy.tool_filter import Envelope
@@ -171,7 +170,6 @@ class Situation:
     """The host's own object for the message, such as mitmproxy's flow."""
     things: Things | None = None
     """The patterns for prompts, resources and skills, if there are any."""
-    list_from: ListFrom = ListFrom.AUTO
     envelope: Envelope | None = None
     """The frame of the list in the revision that the client speaks."""
     may_use_cache: bool = False

@@ -38,7 +38,6 @@ from mcp_tool_filter.core.messages.tools import (
     tools_named_in,
 )
 from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, UNDECIDED
-from mcp_tool_filter.core.policy.config import ListFrom
 from mcp_tool_filter.core.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
 from mcp_tool_filter.core.policy.snapshot import (
     Snapshot,
@@ -82,10 +81,6 @@ class Envelope:
     def around(self, tools: bytes, id: str) -> bytes:
         head = f'{{"jsonrpc":"2.0","id":{id},"result":{self.before}'
         return b"".join([head.encode(), tools, self.after.encode(), b"}"])
-
-
-_PLAIN = Envelope('{"tools":', "}")
-_STATELESS = Envelope('{"resultType":"complete","tools":', ',"ttlMs":0,"cacheScope":"private"}')
 
 
 def filter_from_client(message: Single, situation: Situation) -> Verdict:
@@ -232,16 +227,11 @@ def _says_unknown(answer: Response, name: str, situation: Situation) -> bool:
 
 def decide_list(request: ListRequest, situation: Situation) -> Verdict:
     """Answer from the snapshot if that is sound; else forward, and rewrite the answer later."""
-    snapshot, envelope, list_from = situation.snapshot, situation.envelope, situation.list_from
-    is_sound = situation.may_use_cache and not request.has_cursor
-    if list_from is ListFrom.UPSTREAM or not (is_sound or list_from is ListFrom.CACHE):
+    snapshot, envelope = situation.snapshot, situation.envelope
+    if not situation.may_use_cache or request.has_cursor or envelope is None:
         return Forward()
-    if envelope and envelope.shows(snapshot.never_shown):
-        envelope = None  # it was learned before these patterns were in force
-    if envelope is None:
-        if list_from is ListFrom.AUTO:
-            return Forward()
-        envelope = _STATELESS if request.revision else _PLAIN
+    if envelope.shows(snapshot.never_shown):
+        return Forward()  # it was learned before these patterns were in force
     return Reply(envelope.around(snapshot.allowed.tools, request.id), Reason(Why.CACHED))
 
 

@@ -145,8 +145,6 @@ class Proxy:
                     raise InvalidOption(option, "…", why="It can only be set at start")
         sites = [] if self.runs else list(self.sites.values())
         self.plugs.adopt(config)
-        if config.replaces_credentials and not before.replaces_credentials:
-            log.warning("header_override: each client acts with the rights of upstream_headers")
         for site in sites:
             site.listener.policy.adopt(config)
         self.config = config
@@ -203,9 +201,7 @@ class Proxy:
             at_url = find_target
             find_target = lambda config: replace(at_url(config), answer=command.answer)  # noqa: E731
         target = self.plugs.reach(find_target(self.config))
-        fetched = await fetch_or_wait(
-            self.around.fetch, target, requires_list=self.config.requires_list
-        )
+        fetched = await fetch_or_wait(self.around.fetch, target)
         names = None if command else await self.around.find_names(target.url)
         listener = open_listener(
             upstream=target.url,

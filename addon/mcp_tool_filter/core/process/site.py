@@ -193,7 +193,7 @@ def client_of(exchange: Exchange) -> Client | None:
     return asked.conversation.client
 
 
-async def fetch_or_wait(fetch: Fetcher, target: Target, *, requires_list: bool) -> Fetched:
+async def fetch_or_wait(fetch: Fetcher, target: Target, *, requires_list: bool = False) -> Fetched:
     """Fetch the tools; return an empty list if the upstream requires a login and says how."""
     try:
         return await fetch(target)
@@ -325,9 +325,8 @@ class Changes:
             policy.kinds.forget_all()
             _tell_of_new_list(site)
             return "each client gets a new list when it asks for one"
-        requires_list = old.is_listed or listener.config.requires_list
         fetch = self._proxy.around.fetch
-        fetched = await fetch_or_wait(fetch, site.target, requires_list=requires_list)
+        fetched = await fetch_or_wait(fetch, site.target, requires_list=old.is_listed)
         before = listener.snapshot
         for _ in policy.take(fetched):  # a long list must not keep clients waiting
             await asyncio.sleep(0)

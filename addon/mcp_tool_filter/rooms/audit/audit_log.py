@@ -219,16 +219,14 @@ class AuditWriter:
         *,
         largest: int = 100 * 1024 * 1024,
         oldest: float = 24 * 3600.0,
-        fsync: str = "interval",
         now: Callable[[], float] = time.time,
     ) -> None:
         """The file is rotated at so many bytes, or at this age in seconds.
 
-        ``fsync`` tells when lines are forced onto the disk: never, once a second (``interval``), or
-        always.
+        Lines are forced onto the disk once a second, and at the end.
         """
         self._file = file
-        self._largest, self._oldest, self._fsync = largest, oldest, fsync
+        self._largest, self._oldest = largest, oldest
         self._path = file  # or a part beside it
         self._now = now
         self._queue: deque[_Queued] = deque()
@@ -304,15 +302,13 @@ class AuditWriter:
                 self._fail(entries, error)
         if self._handle >= 0:
             with suppress(OSError):
-                if self._fsync != "never":
-                    self._sync()
+                self._sync()
             os.close(self._handle)
 
     def _next(self) -> tuple[list[_Queued], bool]:
         """Return the queued entries, and whether more may come."""
         if self._wake.wait(_LONGEST_WAIT):
-            if self._fsync != "always":
-                self._hurry.wait(_MOMENT)  # more entries come meanwhile and are written together
+            self._hurry.wait(_MOMENT)  # more entries come meanwhile and are written together
             self._hurry.clear()
             self._wake.clear()
             self._is_woken = False
@@ -354,8 +350,6 @@ class AuditWriter:
         _write_whole(self._handle, data, self._size)
         self._size += len(data)
         self._is_synced = False
-        if self._fsync == "always":
-            self._sync()
 
     def _fail(self, entries: list[_Queued], error: Exception) -> None:
         self._failed += len(entries)
@@ -375,7 +369,7 @@ class AuditWriter:
 
     def _sync_if_due(self) -> None:
         due = time.monotonic() - self._synced_at >= _LONGEST_WAIT
-        if self._fsync == "interval" and due and not self._is_synced and self._handle >= 0:
+        if due and not self._is_synced and self._handle >= 0:
             self._sync()
 
     def _sync(self) -> None:

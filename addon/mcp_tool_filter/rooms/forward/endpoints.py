@@ -96,10 +96,7 @@ class Endpoints:
     def note_closed(self, host: str, why: str) -> None:
         """Say once for each host that we close what we cannot read."""
         if self._closed.is_new(host):
-            log.warning(
-                "Closed a connection to %s, which is not HTTP as we read it: %s"
-                " (--raw-hosts lets such traffic pass)", host, why,
-            )  # fmt: skip
+            log.warning("Closed a connection to %s, which is not HTTP as we read it: %s", host, why)
 
     def site_of(self, origin: Origin, target: str, via: Via | None = None) -> Site:
         """Return the site of a request of MCP; open one if the endpoint is new, or is reached over

@@ -75,7 +75,6 @@ _REFUSED = {
     "upstream_headers": "upstream_headers",
     "paths": "only_mcp",
     "endpoint": "endpoint",
-    "require_list": "requires_list",
 }
 """Options that concern a single upstream, and their names in ``Config``."""
 

@@ -29,7 +29,7 @@ from mitmproxy.proxy.mode_specs import (
 )
 
 from mcp_tool_filter.core.errors import EmptyList, InvalidOption, StartError, UnknownOption
-from mcp_tool_filter.core.options import KEYS, Option, Texts
+from mcp_tool_filter.core.options import KEYS, Option, Texts, instead_of
 from mcp_tool_filter.core.policy.choice import NOTHING
 from mcp_tool_filter.core.policy.config import Config, is_loopback, parse_config
 from mcp_tool_filter.core.policy.patterns import DENY_GLOB, EXCEPT
@@ -67,9 +67,11 @@ class ConfigReader:
         return self._config
 
 
-def unknown_option(deferred: Iterable[str]) -> UnknownOption | None:
+def unknown_option(deferred: Iterable[str]) -> StartError | None:
     """Return an error for an undeclared option, which mitmproxy would silently ignore."""
     for name in deferred:
+        if why := instead_of(name):
+            return StartError(f"There is no option {name} any more", why=why)
         close = get_close_matches(name, KEYS, n=1)
         why = f"Did you mean {close[0]}?" if close else "mitmdump --options lists all options"
         return UnknownOption(name, why=why)
@@ -133,7 +135,6 @@ _IDLE: dict[str, Callable[[Any], bool]] = {
     "validate_inbound_headers": lambda value: not value,
     "websocket": lambda value: not value,
     "connection_strategy": lambda value: value == "eager",
-    "fast": lambda value: list(value) != ["true"],
 }
 """Options that our own HTTP engine does not read."""
 

@@ -51,7 +51,8 @@ _LIST = (
     b'{"name":"hidden_tool","description":"seen-by-nobody","inputSchema":{"type":"object"}}]}}'
 )
 _RESULT = b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}'
-_ASK = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
+# The snapshot answers no single page: this list comes from the upstream.
+_ASK = b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"cursor":"2"}}'
 
 
 def _call(name: bytes) -> bytes:
@@ -323,7 +324,7 @@ def _options(given: tuple[tuple[str, object], ...]) -> Options:
 
 @cache
 def _config() -> Config:
-    return parse_config(deny=[f"^{_HIDDEN.decode()}$"], tools_list="upstream")
+    return parse_config(deny=[f"^{_HIDDEN.decode()}$"])
 
 
 def _service() -> Service:

@@ -73,14 +73,11 @@ class Watching:
         if (audit := config.audit) is not None:
             from mcp_tool_filter.rooms.audit.audit_log import AuditWriter
 
-            self._writer = AuditWriter(
-                Path(audit.file), largest=audit.largest, oldest=audit.oldest, fsync=audit.fsync
-            )
+            self._writer = AuditWriter(Path(audit.file), largest=audit.largest, oldest=audit.oldest)
             self._kept.insert(0, self._writer.write)
             self._closing.append(self._writer.close)
         self._sinks = [*sinks, *([page] if page else []), *self._kept]
         is_kept_only = self._sinks == self._kept and not self._count
-        may_wait = is_kept_only and (audit is None or audit.fsync != "always")
         self._auditor = Auditor(
             self._kept[0] if is_kept_only and len(self._kept) == 1 else self._tell,
             Wanted(
@@ -91,7 +88,7 @@ class Watching:
                 with_calls=page is not None,
             ),
             instance=secrets.token_hex(4),
-            soon=soon if may_wait else None,
+            soon=soon if is_kept_only else None,
         )
 
     @property
