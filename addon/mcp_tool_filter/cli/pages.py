@@ -32,11 +32,11 @@ from mcp_tool_filter.cli.terminal import Colour, is_terminal
 
 _WIDEST = 100
 _STYLES = (
-    (re.compile(r"^#+ +(.*)$", re.MULTILINE), Colour.BOLD),
+    (re.compile(r"^#+ +(\S[^\n]*)", re.MULTILINE), Colour.BOLD),
     (re.compile(r"\*\*([^*]+)\*\*"), Colour.BOLD),
     (re.compile(r"`([^`]+)`"), Colour.GREEN),
 )
-_LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
+_LINK = re.compile(r"\[([^\[\]]+)\]\(([^()]+)\)")
 _LIST = re.compile(r"( *)([*-]|\d+\.) +")
 
 

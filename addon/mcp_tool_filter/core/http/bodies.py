@@ -135,10 +135,11 @@ def is_event_stream(content_type: str) -> bool:
     return kind_of(content_type) == EVENT_STREAM
 
 
+_WELL_KNOWN_CARD = re.compile(
+    r"/\.well-known/+(?:mcp|ai-catalog|api-catalog|ai-plugin|agent)", re.IGNORECASE
+)
 _CARD = re.compile(
-    r"(?:/[^?]*)?/(?:\.well-known/+(?:mcp|ai-catalog|api-catalog|ai-plugin|agent)[^?]*"
-    r"|[^/?]*server[-_]?card(?:\.json)?|server\.json)(?:;[^/?]*)?/*(?:\?.*)?",
-    re.IGNORECASE | re.DOTALL,
+    r"(?:.*server[-_]?card(?:\.json)?|server\.json)(?:;.*)?", re.IGNORECASE | re.DOTALL
 )
 _CARDS = frozenset({
     "application/mcp-server-card+json", "application/ai-catalog+json",
@@ -152,7 +153,13 @@ def is_card(target: str, content_type: str) -> bool:
     >>> is_card("/.well-known/mcp.json", ""), is_card("/mcp/server-card", ""), is_card("/a", "")
     (True, True, False)
     """
-    return kind_of(content_type) in _CARDS or _CARD.fullmatch(unquote(target)) is not None
+    if kind_of(content_type) in _CARDS:
+        return True
+    path = unquote(target).partition("?")[0]
+    name = path.rstrip("/").rpartition("/")[2]
+    return path.startswith("/") and (
+        _WELL_KNOWN_CARD.search(path) is not None or _CARD.fullmatch(name) is not None
+    )
 
 
 def may_be_event_stream(content_type: str) -> bool:

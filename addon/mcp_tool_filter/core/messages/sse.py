@@ -28,7 +28,7 @@ _EVENT_END = re.compile(rb"\n[\r\n]|\r\r")
 _LINE_END = re.compile(rb"\r\n?|\n")
 # Blank lines and plain comments. They keep a quiet stream alive, often without a blank line after
 # them, so we forward them at once.
-_NOTHING = re.compile(rb'(?:(?::[^\r\n"\\\x0b\x0c\x1c-\x1e\x80-\xff]*+)?[\r\n]++)++')
+_NOTHING = re.compile(rb'(?:(?::[^\r\n"\\\x0b\x0c\x1c-\x1e\x80-\xff]*+)?[\r\n])++')
 _COMMENT_END = re.compile(rb"[\r\n]")
 _FEW = 8  # lines; finding one line end after the other is a hundred times as fast if lines are long
 _KEPT = 4096  # bytes of an event that is too long: they may contain its id

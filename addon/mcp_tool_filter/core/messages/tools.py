@@ -604,7 +604,7 @@ LONGEST_TTL = 60_000
 """Milliseconds for which a client may keep a filtered list: then it sees a change of patterns."""
 _TTLS = {"ttlms": LONGEST_TTL, "ttl": LONGEST_TTL // 1000}
 _SAYS_OF_LIST = re.compile(
-    r"(?:.*/)?(?:.*(?:digest|signature|checksum|fingerprint|etag|hash|integrity)|signed|proof|jws)",
+    r".*(?:digest|signature|checksum|fingerprint|etag|hash|integrity)|(?:.*/)?(?:signed|proof|jws)",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"[0-9]{1,15}")

@@ -240,13 +240,13 @@ def _as_unicode(letter: str) -> str:
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
-_GLOB = re.compile(r"[\w./:*-]*\*[\w./:*-]*")
+_MAY_BE_GLOB = re.compile(r"[\w./:*-]+")
 _LITERAL = re.compile(r"/(.+)/([dgimsuyv]*)", re.DOTALL)
 
 
 def hint(text: str, *, in_rules: bool = False) -> str | None:
     """Return a sentence for people, or None. Flags do not apply to patterns in rules."""
-    if _GLOB.fullmatch(text) and ".*" not in text:
+    if "*" in text and ".*" not in text and _MAY_BE_GLOB.fullmatch(text):
         return _hint_for_glob(text, "" if in_rules else "use --deny-glob, or ")
     no_case = "write ignore_case: true beside the pattern" if in_rules else "use --ignore-case"
     if text.startswith("(?i)"):

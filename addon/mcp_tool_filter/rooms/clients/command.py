@@ -439,7 +439,7 @@ def _with_values(text: str) -> str:
     """Return a text with some value for what only the client knows."""
     if re.match(r"(https?:|\$)", text) and "$" in text:
         return "http://localhost"
-    return re.sub(r"\$\{(?:[^$}]|\$(?!\{))*\}", "1", text)
+    return re.sub(r"\$\{(?:[^$}]|\$+[^${}])*\$*\}", "1", text)
 
 
 def _find(

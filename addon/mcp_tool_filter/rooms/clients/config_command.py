@@ -45,7 +45,7 @@ def _quoted(word: str) -> str:
 
 def _variables_for(url: str) -> list[tuple[str, str]]:
     """Return the parameters of a URL that have a value, each with a variable for the value."""
-    names = re.findall(r"(?<=[?&])([^=&]+)=[^&]", url)
+    names = re.findall(r"(?<=[?&])([^=&?]+)=[^&]", url)
     return [(name, re.sub(r"\W", "_", name, flags=re.ASCII).upper()) for name in names]
 
 

@@ -42,7 +42,7 @@ _OF_A_URL = (
 HEADER_MAPS = ("headers", "http_headers")
 LOGINS = ("oauth", "oauth_resource", "oauth_client_id", "scopes", "auth")
 _OWN_CREDENTIALS = ("headersHelper", "authProviderType")  # only the client can produce these
-_REFERENCE = r"(\$\{(?:[^$}]|\$(?!\{))*\})"
+_REFERENCE = r"(\$\{(?:[^$}]|\$+[^${}])*\$*\})"
 _OF_GOOSE = re.compile(r"\$(?:\$?[A-Za-z_]|\{\s)")  # its other ways to name a variable
 # Variables that change which program runs, what it loads, or how our filter works.
 _STEERS = re.compile(
@@ -329,7 +329,7 @@ def environment_of(entry: ServerEntry) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-_VARIABLE = re.compile(r"\$\{(?:env:)?(\w+)(?::-((?:[^$}]|\$(?!\{))*))?\}")
+_VARIABLE = re.compile(r"\$\{(?:env:)?(\w+)(?::-((?:[^$}]|\$+[^${}])*\$*))?\}")
 
 
 def expanded(text: str, environment: Mapping[str, str]) -> str:

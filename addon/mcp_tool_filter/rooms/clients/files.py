@@ -76,7 +76,7 @@ class Surroundings:
             text = (here / ".git").read_text("utf-8") if here and is_link else ""
         except (OSError, UnicodeDecodeError):  # usually a folder
             return here
-        found = re.fullmatch(r"gitdir: (/.+)/\.git/worktrees/[^/]+\s*", text)
+        found = re.fullmatch(r"gitdir: (/.+)/\.git/worktrees/[^/]+", text.rstrip())
         return Path(found[1]) if found else here
 
     @property

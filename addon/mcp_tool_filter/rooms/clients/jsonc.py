@@ -32,16 +32,19 @@ from mcp_tool_filter.core.errors import ProtocolError
 
 _PART = re.compile(
     r"""(?P<space>[ \t\r\n\ufeff]+)
-    | (?P<comment>//[^\n]*|/\*.*?\*/|\#[^\n]*)
-    | (?P<string>\"{3}.*?\"{3,5}|'{3}.*?'{3,5}|"(?:[^"\\]|\\.)*"|'[^']*')
+    | (?P<comment>//[^\n]*|/\*[^*]*(?:\*+[^*/][^*]*)*(?:\*+/)?|\#[^\n]*)
+    | (?P<string>\"{3}.*?\"{3,5}|'{3}.*?'{3,5}|"(?:[^"\\]|\\.)*"?|'[^']*'?)
     | (?P<open>[\[{])
     | (?P<close>[\]}])
     | (?P<comma>,)
     | (?P<other>[^\s\ufeff,\[\]{}"'\#/]+|.)""",
     re.DOTALL | re.VERBOSE,
 )
-_REST_OF_LINE = re.compile(r"[ \t]*(?://[^\r\n]*|\#[^\r\n]*|/\*[^\r\n]*?\*/)?[ \t]*(?=\r?\n)")
-_IGNORED = r"(?:[ \t\r\n\ufeff]+|//[^\n]*|/\*.*?\*/)*"
+"""What nothing closes goes on to the end of the text, so that it is read only once."""
+_REST_OF_LINE = re.compile(r"[ \t]*(?://[^\r\n]*|\#[^\r\n]*|/\*[^\r\n]*?\*/[ \t]*)?(?=\r?\n)")
+_BLANK_REST = re.compile(r"[ \t]*\r?\n")
+_BLANKS = re.compile(r"[ \t]*")
+_IGNORED = r"(?:[ \t\r\n\ufeff]|//[^\n]*\n|/\*[^*]*\*+(?:[^*/][^*]*\*+)*/)*"
 _BEFORE_VALUE = re.compile(rf'("(?:[^"\\]|\\.)*"){_IGNORED}:{_IGNORED}', re.DOTALL)
 _WIDEST = 80  # characters of an array on one line
 
@@ -95,7 +98,7 @@ def _plain(text: str) -> str:
     before, comma = "open", None  # the last part that counts, and where a trailing comma may be
     for part in _PART.finditer(text):
         kind, said = str(part.lastgroup), part[0]
-        if kind == "space" or (kind == "comment" and said[0] == "/"):
+        if kind == "space" or (kind == "comment" and _is_whole(said)):
             pieces.append(re.sub(r"[^\r\n]", " ", said))
             continue
         if kind == "close" and before == "comma" and comma is not None:
@@ -104,6 +107,12 @@ def _plain(text: str) -> str:
         before = kind
         pieces.append(said)
     return "".join(pieces)
+
+
+def _is_whole(comment: str) -> bool:
+    """Tell whether a comment is one of JSON, and is closed."""
+    is_block = comment.startswith("/*")
+    return comment.endswith("*/") and len(comment) >= 4 if is_block else comment[0] == "/"
 
 
 def with_mapping(text: str, path: Sequence[str], value: Mapping[str, object]) -> str:
@@ -227,13 +236,13 @@ class _Container:
                 yield _Edit(one.comma, end, "")
                 end = one.end
             line = text.rfind("\n", 0, one.start) + 1
-            rest = re.compile(r"[ \t]*\r?\n").match(text, end)
+            rest = _BLANK_REST.match(text, end)
             if comments := self._comments_in(one.start, one.end):
                 yield _Edit(one.start, end, comments)
             elif line and rest and not text[line : one.start].strip():
                 yield _Edit(line, rest.end(), "")
             else:
-                space = re.compile(r"[ \t]*").match(text, end)
+                space = _BLANKS.match(text, end)
                 yield _Edit(one.start, space.end() if space and one.comma is not None else end, "")
         left = [one for one in self.items if one not in gone]
         if gone and left and gone[-1] is self.items[-1] and gone[-1].comma is None:

@@ -55,7 +55,9 @@ from mcp_tool_filter.rooms.clients.toml_text import lines_of
 _MARK = "# moved by mcp-tool-filter wrap: "
 _SERVERS = "servers"
 _ENVIRONMENTS = ("env", "environment")
-_REFERENCE = re.compile(r"\$\{(?:env:)?((?:[^$}]|\$(?!\{))*)\}|\{env:([^{}]*)\}|\{file:[^{}]*\}")
+_REFERENCE = re.compile(
+    r"\$\{(?:env:)?((?:[^$}]|\$+[^${}])*\$*)\}|\{env:([^{}]*)\}|\{file:[^{}]*\}"
+)
 """What a client fills in: ${NAME} or ${env:NAME}, and opencode's {env:NAME} and {file:NAME}."""
 _NAME = re.compile(r"\w+")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")

@@ -119,7 +119,7 @@ def lines_of(text: str) -> list[str]:
     >>> lines_of("a\x85b\r\nc")
     ['a\x85b\r\n', 'c']
     """
-    return re.findall(r"[^\n]*\n|[^\n]+", text)
+    return re.findall(r"[^\n]+\n?|\n", text)
 
 
 def opcodes(old: Sequence[str], new: Sequence[str]) -> Sequence[tuple[str, int, int, int, int]]:

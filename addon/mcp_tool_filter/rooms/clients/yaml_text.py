@@ -31,7 +31,7 @@ _DEEPEST = 100  # brackets and braces within each other
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 """What a YAML text cannot contain, or what some readers take for the end of a line."""
 
-_COMMENT = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'|(?<!\S)(#[^\r\n]*)""")
+_COMMENT = re.compile(r""""(?:[^"\\]|\\.)*"?|'[^']*'?|(?<!\S)(#[^\r\n]*)""")
 
 type _Edit = tuple[int, int, str]
 

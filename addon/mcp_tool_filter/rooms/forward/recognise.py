@@ -233,10 +233,8 @@ _REQUEST_IN_BODY = re.compile(b"%b%b[^\\n]*%b%b\\n" % (_METHOD, _GAP, _GAP, _VER
 _MAY_BECOME_REQUEST = re.compile(b"%b(?:%b[^\\n]*)?" % (_METHOD, _GAP))
 # Node accepts tabs in a target. More than a few count as its end: else we would read to the end of
 # a long line from each of its tabs.
-_TARGET = rb"(?:/|http)[^ \t\n]*+(?:\t[^ \t\n]*+){0,16}+[\t\n]"
-_REQUEST_LINE_END = re.compile(
-    b"%b(?:(?<=[A-Z]{3}[ \\t])[ \\t]*+%b|%b\\n)" % (_GAP, _TARGET, _VERSION)
-)
+_TARGET = rb"(?:/|http)[^ \t\n]*+(?:\t[^ \t\n]*+){0,12}+[\t\n]"
+_REQUEST_LINE_END = re.compile(b"(?<=[A-Z]{3})[ \\t]++%b|%b%b\\n" % (_TARGET, _GAP, _VERSION))
 """What a request line ends with. One that follows a body may begin in the middle of a line."""
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 _CODED = re.compile(
@@ -480,7 +478,7 @@ def _inflated(raw: bytes) -> list[bytes]:
 
 _LIMITS = Limits()
 _EVENT_END = re.compile(rb"\n[\r\n]|\r\r")
-_LINES = re.compile(rb"[^\r\n]*(?:\r\n?|\n|$)")
+_LINES = re.compile(rb"[^\r\n]+(?:\r\n?|\n)?|\r\n?|\n")
 _OTHER_LINE_ENDS = re.compile(rb"[\x0b\x0c\x1c-\x1e]|\xc2\x85|\xe2\x80[\xa8\xa9]")
 _BEGINS_LINE_END = re.compile(rb"(?:\xc2|\xe2\x80?)\Z")
 _BOM = b"\xef\xbb\xbf"

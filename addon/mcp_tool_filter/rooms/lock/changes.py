@@ -91,9 +91,10 @@ KINDS = {
     "doubled": "a member that is there twice",
 }
 
+_ENDS_URL = rf"\s\"'`<>()\[\]{{}}|\\^{UNSEEN.pattern[1:-1]}"
 _URL = re.compile(
-    r"(?:\b[a-z][a-z0-9+.-]{1,20}://|\bwww\.|\b(?:data|javascript|mailto):(?=\w))"
-    rf"[^\s\"'`<>()\[\]{{}}|\\^{UNSEEN.pattern[1:-1]}]{{0,2000}}(?<![.,;:!?])",
+    r"(?:\b[a-z][a-z0-9+.-]{1,12}://|\bwww\.|\b(?:data|javascript|mailto):\w)"
+    rf"(?:[^{_ENDS_URL}]*[^{_ENDS_URL}.,;:!?])?",
     re.IGNORECASE,
 )
 _OF_SCHEMAS = re.compile(r"https?://json-schema\.org/")
@@ -120,7 +121,7 @@ _ORDERS = re.compile(
     r"|(?:make sure|be sure|remember) to|(?:silently|secretly) \w+|hide \w+ from"
     r"|instructions? (?:for|to) the (?:model|assistant|ai|agent|llm)|system prompt"
     r")\b"
-    r"|<\s*/?\s*(?:important|system|secret|instructions?|critical)\s*>|\bimportant:",
+    r"|<\s*(?:/\s*)?(?:important|system|secret|instructions?|critical)\s*>|\bimportant:",
     re.IGNORECASE,
 )
 _NAMES = re.compile(r"\w+(?:[-./:]\w+)*")

@@ -38,9 +38,10 @@ from mcp_tool_filter.core.messages.scan import has_lone_surrogate
 from mcp_tool_filter.core.policy.config import is_misleading, plain_path
 
 _DOCUMENT = re.compile(
-    r"(?:/[^?]*)?/\.well-known/"
+    r"(?:/.*)?/\.well-known/"
     r"(?:oauth-protected-resource|oauth-authorization-server|openid-configuration|jwks(?:\.json)?)"
-    r"(?:/[^?]*)?"
+    r"(?:/.*)?",
+    re.DOTALL,
 )
 AUTHORIZE, TOKEN, REGISTER = "/authorize", "/token", "/register"
 """The default paths of MCP 2025-03-26 (section 2.3.3)."""
@@ -54,20 +55,20 @@ _EQUALS = r"[ \t]*+=[ \t]*+"
 _CLOSED = re.compile(rf'(?:[^"]|{_QUOTED})*+', re.DOTALL)
 
 
-def _pieces(value: str, others: str) -> re.Pattern[str]:
-    """Match the URL of metadata, or any other parameter or word, or any other character.
+def _pieces(value: str, others: str) -> str:
+    """Return a pattern for the URL of metadata, or any other parameter, word or character.
 
     (A word is read once: else each of its ends would be tried as a parameter.)
     """
-    return re.compile(
+    return (
         rf"(?P<start>resource_metadata{_EQUALS})(?P<url>{value})"
-        rf"|{_TOKEN}(?:{_EQUALS}{value})?|{others}.",
-        re.DOTALL | re.IGNORECASE,
+        rf"|{_TOKEN}(?:{_EQUALS}{value})?|{others}."
     )
 
 
-_PIECES = _pieces(_VALUE, f"{_QUOTED}|")
-_PIECES_UNQUOTED = _pieces(_PLAIN, "")
+# (Before a quote that nothing closes, each other one is closed.)
+_PIECES = re.compile(_pieces(f"{_QUOTED}?|{_PLAIN}", f"{_QUOTED}?|"), re.DOTALL | re.IGNORECASE)
+_PIECES_UNQUOTED = re.compile(_pieces(_PLAIN, ""), re.DOTALL | re.IGNORECASE)
 
 
 def pieces_of(challenge: str) -> Iterator[re.Match[str]]:

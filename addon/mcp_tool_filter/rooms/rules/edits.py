@@ -40,7 +40,7 @@ from mcp_tool_filter.rooms.rules.fields import (
     render_json,
 )
 
-_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?')
 _KEY_ENDS = re.compile(r"[ \t\n\r]*:")
 _UNITS = re.compile(r"[^\\\U00010000-\U0010ffff]+|\\u[0-9a-fA-F]{4}|\\.|.", re.DOTALL)
 _LOOK_EVERY = 1000  # strings

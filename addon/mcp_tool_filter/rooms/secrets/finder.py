@@ -65,7 +65,9 @@ _WORD = re.compile(r"[^\s,;&\"'<>(){}\[\]\\]*")
 _ELEMENT = re.compile(
     r"<(?:[A-Za-z0-9]{1,32}:)?([A-Za-z_][A-Za-z0-9_.-]{1,63}+)[^<>]{0,200}>([^<>]++)</"
 )
-_INPUT = re.compile(r"name=[\"']([^\"'<>]{1,100})[\"'][^<>]{0,200}?\svalue=[\"']([^\"'<>]++)")
+_TAG = re.compile(r"<[^<>]*")
+_NAME_IN_TAG = re.compile(r"name=[\"']([^\"'<>]{1,64})[\"']")
+_VALUE_IN_TAG = re.compile(r"\svalue=[\"']([^\"'<>]+)")
 _PROSE = re.compile(
     r"(?<![A-Za-z0-9_-])(?:password|passphrase|secret|token|credential|api[ -]?key)"
     r"(?:\s{1,2}(?:is|was))?\s{0,2}[:=]?\s{1,4}[\"'`]?([A-Za-z0-9_.+/=-]{12,}+)",
@@ -122,10 +124,14 @@ def named_values_in(text: str, is_secret_name: Callable[[str], bool]) -> Iterato
             if masked <= start < word.end and _is_value(one, text, start, word):
                 yield NamedValue(start, word.end)
                 masked = word.end
-    for pattern in (_ELEMENT, _INPUT) if "<" in text else ():
-        for one in pattern.finditer(text):
-            if is_secret_name(one[1]):
-                yield NamedValue(*one.span(2))
+    for one in _ELEMENT.finditer(text):
+        if is_secret_name(one[1]):
+            yield NamedValue(*one.span(2))
+    for tag in _TAG.finditer(text):
+        name = _NAME_IN_TAG.search(text, *tag.span())
+        value = _VALUE_IN_TAG.search(text, name.end(), tag.end()) if name else None
+        if name and value and is_secret_name(name[1]):
+            yield NamedValue(*value.span(1))
     for one in _PROSE.finditer(text):
         if _is_random(one[1]) and any(char.isalpha() for char in one[1]):
             yield NamedValue(*one.span(1))
@@ -225,7 +231,7 @@ _SCHEME = re.compile(
     r"|key|aws4-hmac-sha256|privatetoken|scram-sha-[0-9]+)[ ]+",
     re.I,
 )
-_LINE = re.compile(r"[^\r\n]*+(?:\r\n|\r|\n|$)")
+_LINE = re.compile(r"[^\r\n]+(?:\r\n?|\n)?|\r\n?|\n")
 _EVENT = re.compile(r"\s*(?:data|event|id|retry|):")
 _BASE64 = re.compile(r"[A-Za-z0-9+/\r\n]{24,}={0,2}|[A-Za-z0-9_-]{40,}={0,2}")
 _BOUNDARY = re.compile(r"boundary=\"?([^\";,\s]{1,200})", re.I)

@@ -159,7 +159,7 @@ def replace(text: str, secrets: Iterable[Secret], mask: Callable[[Secret], str])
     return "".join([*parts, text[done:]])
 
 
-_TOKEN = re.compile(r'"((?:[^"\\]++|\\.)*+)"|([{}\[\]:,])|([^\s{}\[\]:,"]++)', re.DOTALL)
+_TOKEN = re.compile(r'"((?:[^"\\]++|\\.)*+)"?|([{}\[\]:,])|([^\s{}\[\]:,"]++)', re.DOTALL)
 _START = re.compile(r"[{\[]")
 _NAME = re.compile(r"[A-Za-z0-9_.\[\]-]{1,100}")
 _NUMBER = re.compile(r"-?[0-9][0-9.eE+-]{3,}")

@@ -64,18 +64,23 @@ _PREFIXED = re.compile(
     )[A-Za-z0-9_.=+/~-]{16,}+""",
     re.VERBOSE,
 )
+_OPEN = re.compile(
+    r"""(?<![A-Za-z0-9])(?:
+      [A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{40,}+
+    | [MNO][A-Za-z0-9_-]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,}+  # Discord
+    | AAAA[A-Za-z0-9_-]{7}:[A-Za-z0-9_-]{100,}+   # Firebase
+    | BSA[A-Za-z0-9_-]{24,}+                  # Brave
+    | re_[A-Za-z0-9]{6,10}_[A-Za-z0-9]{20,}+  # Resend
+    | sl\.[A-Za-z0-9_.-]{80,}+                # Dropbox
+    )""",
+    re.VERBOSE,
+)
 _FIXED = re.compile(
     r"""(?<![A-Za-z0-9])(?:
       SK[0-9a-f]{32}                          # Twilio
-    | [A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{40,}+
-    | [MNO][A-Za-z0-9_-]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,}+  # Discord
-    | AAAA[A-Za-z0-9_-]{7}:[A-Za-z0-9_-]{100,}+   # Firebase
     | [0-9a-f]{32}-us[0-9]{1,2}               # Mailchimp
-    | BSA[A-Za-z0-9_-]{24,}+                  # Brave
-    | re_[A-Za-z0-9]{6,10}_[A-Za-z0-9]{20,}+  # Resend
     | (?:key|pubkey)-[0-9a-f]{32}             # Mailgun
     | fc-[0-9a-f]{32}                         # Firecrawl
-    | sl\.[A-Za-z0-9_.-]{80,}+                # Dropbox
     | oy2[a-z0-9]{43}                         # NuGet
     )(?![A-Za-z0-9])""",
     re.VERBOSE,
@@ -111,7 +116,8 @@ def shapes_in(text: str) -> Iterator[tuple[int, int]]:
     for found in _PREFIXED.finditer(text):
         if has_digit(found[0]):
             yield found.span()
-    yield from (found.span() for found in _FIXED.finditer(text))
+    for pattern in (_OPEN, _FIXED):
+        yield from (found.span() for found in pattern.finditer(text))
     for found in _SAYS_SO.finditer(text):
         if len(_DIGITS.findall(found[1])) >= 2 and not found[1].isdigit():
             yield found.span()

@@ -58,10 +58,13 @@ def shown_url(url: str) -> str:
     if "@" in host:
         host = f"{_CUT}@{host.rpartition('@')[2]}"
     shown = "/".join(_CUT if _is_secret(one) else one for one in path.split("/"))
-    values = re.sub(
-        r"([^=&]*)=[^&]*|[^&]+", lambda one: f"{one[1]}={_CUT}" if one[1] else _CUT, query
-    )
+    values = re.sub("[^&]+", _without_value, query)
     return f"{scheme}{slashes}{host}{slash}{shown}{mark}{values}{hash}{fragment and _CUT}"
+
+
+def _without_value(parameter: re.Match[str]) -> str:
+    name, equals, _ = parameter[0].partition("=")
+    return f"{name}={_CUT}" if equals and name else _CUT
 
 
 def may_hold_a_secret(url: str) -> bool:

@@ -44,12 +44,13 @@ from mcp_tool_filter.core.messages.scan import Outline, Value, scan
 _SPACE = b" \t\r"
 _STRING = rb'"(?:[^"\\]|\\.)*+"'
 _NUMBER = rb"-?[0-9][0-9.eE+-]*+"
-# Never backtracks: an unfinished string matches as a lone quote, which ends the search.
-_TOKEN = re.compile(rb'%b|[{}\[\]:,]|[^\s"{}\[\]:,]++|"' % _STRING)
+# An unfinished string matches, too, and ends the search.
+_TOKEN = re.compile(rb'%b?|[{}\[\]:,]|[^\s"{}\[\]:,]++' % _STRING)
 _LAST_MEMBER = re.compile(
     rb'(?<!\\)"id"\s*+:\s*+(%b|%b)\s*+(?:,\s*+"jsonrpc"\s*+:\s*+"2.0"\s*+)?\}\s*+\Z'
     % (_STRING, _NUMBER)
 )
+_is_string = re.compile(_STRING).fullmatch
 _IS_ID = re.compile(rb"%b|%b" % (_STRING, _NUMBER)).fullmatch
 _SEARCHED = 4096  # bytes at each end of a broken line
 _BOM = b"\xef\xbb\xbf"
@@ -197,7 +198,7 @@ def _beginnings_of_messages(text: bytes) -> list[_Beginning]:
     depth, before, key = 0, b"", ""
     for token in _TOKEN.finditer(text):
         part = token[0]
-        if part == b'"':
+        if part[:1] == b'"' and not _is_string(part):
             break
         if depth == outermost and messages:
             if part == b":":

@@ -103,7 +103,7 @@ _COSTLY = re.compile(r"[%\\]|/\.")
 _AT_ENDS = "".join(map(chr, range(33)))  # browsers' URLs drop these
 _ENDS_IN_FOLDER = re.compile(r"/\.{0,2}$")
 _ON_A_HOST = frozenset({"http", "https", "ws", "wss", "ftp", "file"})
-_HOST = re.compile(r"(?:.*@)?(.*?)\.?(?::[0-9]*)?", re.DOTALL)
+_HOST = re.compile(r"(.*?)\.?(?::[0-9]*)?", re.DOTALL)
 
 
 def is_costly(text: str) -> bool:
@@ -204,7 +204,7 @@ def _hosts_in(scheme: str, authority: str) -> set[str]:
     """Return what servers take for the host: all of it, or without a user and a port. Few that
     read files look at it."""
     whole = _decoded(authority).lower()
-    found = _HOST.fullmatch(whole)
+    found = _HOST.fullmatch(whole.rpartition("@")[2])
     hosts = {whole, found[1] if found else whole}
     if not whole.isascii() or "xn--" in whole:
         hosts |= {form for host in hosts for form in _internationally(host)}
