@@ -92,7 +92,7 @@ async def served(
     def to_clients() -> ssl.SSLContext:
         assert home, "no place for a certificate"
         context = certified(home)
-        context.set_alpn_protocols(["h2", "http/1.1"])
+        context.set_alpn_protocols(["http/1.1"])
         return context
 
     around = surroundings or Surroundings(

@@ -31,12 +31,11 @@ from tests.raw_client import MCP_HEADERS, get, post, raw_client
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk, raw_upstream
 from tests.served import served
 from tests.stdio_client import StdioClient, filtered
-from tests.websocket import accept, connect
 
 type Message = dict[str, Any]
 type Options = Mapping[str, str | bool]
 
-TRANSPORTS = [("HTTP", False), ("HTTP", True), ("websocket", False), ("legacy stream", False)]
+TRANSPORTS = [("HTTP", False), ("HTTP", True), ("legacy stream", False)]
 """Of the client; and whether the server answers with events."""
 REVISION = "2025-03-26"  # the last one with batches
 COMMAND = """
@@ -137,9 +136,7 @@ class Server:
         while True:
             request = await peer.request()
             method, path, _ = request.line.split(" ")
-            if b"upgrade: websocket" in request.head.lower():
-                await self._serve_socket(request, peer)
-            elif method == "GET" and path.endswith("/sse"):
+            if method == "GET" and path.endswith("/sse"):
                 self._streams.append(peer)
                 below = path.removesuffix("/sse")
                 place = f"event: endpoint\ndata: {below}/messages?s={len(self._streams) - 1}\n\n"
@@ -168,12 +165,6 @@ class Server:
         if self.as_events:
             said = SSE_HEAD + b"".join(chunk(b"data: %b\n\n" % x) for x in answers) + LAST_CHUNK
         return said.replace(b"\r\n", b"\r\n" + self.head, 1)
-
-    async def _serve_socket(self, request: RawRequest, peer: Peer) -> None:
-        socket = await accept(peer.reader, peer.writer, request.head)
-        while (said := await socket.hear()) is not None:
-            for one in self._answers(said, request):
-                await socket.say(one)
 
 
 # The client
@@ -229,9 +220,8 @@ class Talk:
 async def talking(
     transport: str, port: int, path: str = "/mcp", *, who: str = ""
 ) -> AsyncIterator[Talk]:
-    """Talk over ``HTTP``, a ``websocket`` or a ``legacy stream``, with a token."""
+    """Talk over ``HTTP`` or a ``legacy stream``, with a token."""
     headers = [MCP_HEADERS, *([f"Authorization: {who}\r\n".encode()] if who else [])]
-    own = [(b"Authorization", who.encode())] if who else []
     heard: list[bytes] = []
 
     async def posted(said: bytes, to: str = path) -> None:
@@ -248,18 +238,10 @@ async def talking(
         yield Talk(posted, answered, port=port, path=path)
         return
     async with raw_client(port) as client:
-        if transport == "websocket":
-            socket = await connect(client.reader, client.writer, headers=own)
-
-            async def hear() -> bytes:
-                return await socket.hear() or b""
-
-            yield Talk(socket.say, hear, port=port, path=path)
-        else:
-            await client.say(get(path="/sse", headers=b"".join(headers)))
-            await client.head()
-            place = (await client.chunk()).decode().partition("data: ")[2].strip()
-            yield Talk(partial(posted, to=place), client.chunk, port=port, path=path)
+        await client.say(get(path="/sse", headers=b"".join(headers)))
+        await client.head()
+        place = (await client.chunk()).decode().partition("data: ")[2].strip()
+        yield Talk(partial(posted, to=place), client.chunk, port=port, path=path)
 
 
 def lines(client: StdioClient) -> Talk:
@@ -379,7 +361,6 @@ async def shape(
             stack.push_async_callback(ended, it)
         path = {"serve": "/made-up/mcp", "forward proxy": url}.get(name, "/mcp")
         talk = await stack.enter_async_context(talking(transport, port, path, who=who))
-        if transport != "websocket":
-            await talk.opens()
+        await talk.opens()
         talk.stderr = said
         yield talk

@@ -9,15 +9,13 @@ import asyncio
 from contextlib import AsyncExitStack, suppress
 
 import pytest
-from wsproto.events import BytesMessage, TextMessage
 
 from tests.attacks.answers import ASKED, event, stream
 from tests.attacks.hostile_requests import HOST, JSON
 from tests.attacks.stage import PROBE, Link, Stage
-from tests.mcp_upstream import RESULT, tool, tool_list
+from tests.mcp_upstream import RESULT
 from tests.raw_client import RawClient, get, raw_client
 from tests.raw_upstream import RawRequest, chunk
-from tests.websocket import accept, connect
 
 MOST = 64 * 1024 * 1024
 """Bytes after which the proxy must have hung up; sockets and their buffers hold some, too."""
@@ -101,44 +99,6 @@ def test_an_endless_answer_is_not_buffered(stage: Stage, said: tuple[bytes, byte
     heard = stage.play(scene(), respond)
     assert b"-32603" in heard or b"-32000" in heard
     assert sent < MOST or goes_on.startswith(b"HTTP")
-
-
-def test_an_endless_websocket_message_is_not_buffered(stage: Stage) -> None:
-    async def respond(request: RawRequest, link: Link) -> None:
-        await accept(link.reader, link.writer, request.head)
-        while await link.more():
-            pass
-
-    async def scene() -> None:
-        for size in (65536, 1):
-            async with stage.client() as client, stage.client() as other:
-                end = await connect(client.reader, client.writer)
-                part = end.connection.send(BytesMessage(b"x" * size, message_finished=False))
-                await client.say(part)
-                frame = bytes([0x00]) + part[1:]  # a continuation
-                assert await _hung_up(client, frame * (65536 // size), other)
-
-    stage.play(scene(), respond)
-
-
-def test_a_rewritten_websocket_message_is_not_split_inside_a_character(stage: Stage) -> None:
-    """mitmproxy sends what is changed in pieces of 4000 bytes, and mends what it cuts."""
-    letters = "\u00e9" * 9001
-    listed = [tool("read_file"), tool("wipe_disk")]
-    more = f',"x":"{letters}","nextCursor":"a"'.encode()
-
-    async def respond(request: RawRequest, link: Link) -> None:
-        end = await accept(link.reader, link.writer, request.head)
-        await end.say(tool_list(listed, more=more))
-        await end.hear()
-
-    async def scene() -> None:
-        async with stage.client() as client:
-            end = await connect(client.reader, client.writer)
-            assert await end.hear() == tool_list(listed[:1], more=more)
-            await end._send(TextMessage("{}"))
-
-    stage.play(scene(), respond)
 
 
 def test_a_client_that_does_not_read_fills_no_memory(stage: Stage) -> None:

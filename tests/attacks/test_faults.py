@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 from wsproto.utilities import LocalProtocolError
 
-from tests import websocket
 from tests.attacks.faults import Place, noting_lines, raising_at
 from tests.filtered import DELETE, INITIALIZE, LIST, READ, Filtered, call, filtered
-from tests.mcp_upstream import RESULT, tool_list
+from tests.mcp_upstream import tool_list
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
 
@@ -69,18 +68,6 @@ def asking(*requests: bytes) -> Go:
     return go
 
 
-async def on_a_websocket(port: int) -> bytes:
-    heard = b""
-    async with raw_client(port) as client:
-        end = await websocket.connect(client.reader, client.writer)
-        for said in (call("delete_file"), LIST, call("read_file")):
-            await end.say(said)
-        await end.leave()  # a message that cannot be judged is dropped, and nobody answers it
-        while (message := await end.hear()) is not None:
-            heard += message
-    return heard
-
-
 async def as_a_new_asker(port: int) -> bytes:
     """This user's list is not known yet, so a call waits until it has been fetched."""
     user = b"Authorization: Bearer %s\r\n" % token_hex(4).encode()
@@ -96,20 +83,13 @@ SCENARIOS = {
     "list in events": Scenario(asking(post(call("read_file", '{"as":"events"}')))),
     "list on a stream": Scenario(asking(get())),
     "new asker": Scenario(as_a_new_asker, beyond=asking(post(call("delete_file")))),
-    "list on a WebSocket": Scenario(on_a_websocket),
 }
 
 
 async def respond(request: RawRequest, peer: Peer) -> None:
     """Show the denied tool in whatever is answered."""
     shown = tool_list([READ, DELETE], id="1")
-    if b"upgrade: websocket" in request.head.lower():
-        end = await websocket.accept(peer.reader, peer.writer, request.head)
-        while (said := await end.hear()) is not None:
-            peer.upstream.requests.append(RawRequest(b"", said))
-            await end.say(tool_list([READ, DELETE], id="5") if said == LIST else RESULT)
-        peer.close()
-    elif request.line.startswith("GET") or b'"events"' in request.body:
+    if request.line.startswith("GET") or b'"events"' in request.body:
         await peer.say(SSE_HEAD + chunk(b"id: 1\ndata: %s\n\n" % shown))
         await peer.say(chunk(b"data: %s\n\n" % shown) + LAST_CHUNK)
     else:

@@ -15,15 +15,11 @@ import pytest
 from tests.attacks.hosts import between, in_each_host
 from tests.mcp_upstream import RESULT, McpUpstream
 from tests.proxy import RunningTool
-from tests.raw_client import Answer, RawClient, get, h2_client, post, raw_client
+from tests.raw_client import Answer, RawClient, post, raw_client
 from tests.raw_upstream import SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
 
 CALL = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"%s"}}'
 FINE = CALL % (1, b"read_file")
-WEBSOCKET = (
-    b"Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-)
 LOST = {"code": -32000, "message": "Upstream connection lost"}
 
 
@@ -89,21 +85,6 @@ async def test_a_request_that_the_upstream_breaks_off_fails_alone(
                 got = Answer(got.head, got.body.partition(b"\n\n")[2] or got.body)
                 assert error_in(got) == (40 + number, LOST), moment
                 assert (await client.ask(post(FINE))).body == RESULT, moment
-        await still_serves(it)
-
-
-@in_each_host
-async def test_a_websocket_that_the_upstream_destroys_fails_alone(
-    host: str, tmp_path: Path
-) -> None:
-    async def respond(request: RawRequest, peer: Peer) -> None:
-        await (resets(request, peer) if "/ws" in request.line else peer.say(answer(RESULT)))
-
-    async with between(host, tmp_path, respond=respond) as (_, it):
-        for _ in range(3):
-            async with raw_client(it.port) as client:
-                got = await client.ask(get(path="/ws", headers=WEBSOCKET))
-                assert (got.status, error_in(got)) == (502, (None, LOST))
         await still_serves(it)
 
 
@@ -219,20 +200,3 @@ async def test_an_upstream_that_still_accepts_a_connection_while_it_dies_is_lost
         await upstream.raw.stop()
         assert error_in(await client.answer()) == (1, LOST)
         assert await it.exit_code() == 1
-
-
-@in_each_host
-async def test_open_streams_of_an_http2_client_do_not_delay_its_calls(
-    host: str, tmp_path: Path
-) -> None:
-    async def respond(request: RawRequest, peer: Peer) -> None:
-        if request.line.startswith("GET"):
-            await peer.say(SSE_HEAD + chunk(b": hello\n\n"))
-            await peer.left()
-        else:
-            await peer.say(answer(RESULT))
-
-    async with between(host, tmp_path, respond=respond) as (_, it), h2_client(it.port) as client:
-        for number in [client.ask("GET") for _ in range(20)]:
-            await client.until(number, lambda stream: b"hello" in stream.data)
-        assert (await client.over(client.ask(body=FINE))).data == RESULT

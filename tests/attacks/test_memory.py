@@ -16,10 +16,8 @@ from tests.proxy import RunningTool
 from tests.raw_client import (
     MCP_HEADERS,
     Answer,
-    H2Client,
     RawClient,
     get,
-    h2_client,
     post,
     raw_client,
 )
@@ -88,30 +86,6 @@ async def test_unfinished_bodies_are_held_within_the_budget(
         refused = await first_answer(begun)
         assert refused.status == status
         assert json.loads(refused.body)["error"]["message"]
-
-
-@in_each_host
-async def test_unfinished_bodies_of_http2_are_held_within_the_budget(
-    host: str, tmp_path: Path
-) -> None:
-    async def _begin(client: H2Client) -> int:
-        number = client.ask(headers=[(b"content-length", b"19800000")], end=False)
-        rest = memoryview(LONG)[:-100]
-        while rest and not client.streams[number].ended:
-            piece = min(len(rest), client.window(number), 16_384)
-            if not piece:
-                await client.read()
-                continue
-            client.h2.send_data(number, bytes(rest[:piece]))
-            await client.flushed()
-            rest = rest[piece:]
-        return number
-
-    async with AsyncExitStack() as clients, budgeted(host, tmp_path) as (it, _):
-        client = await clients.enter_async_context(h2_client(it.port))
-        numbers = [await _begin(client) for _ in range(MANY)]
-        first = await client.over(numbers[0])
-        assert first.headers[b":status"] == b"503"
 
 
 @in_each_host

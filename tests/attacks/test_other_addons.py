@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,13 @@ from mitmproxy.exceptions import AddonHalt
 from mitmproxy.http import Headers, HTTPFlow, Response
 from mitmproxy.proxy.layer import NextLayer
 from mitmproxy.proxy.layers import TCPLayer
-from wsproto.utilities import LocalProtocolError
 
 from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
 from tests.attacks.answers import ASKED, TOOLS, event, stream
 from tests.attacks.hostile_requests import CALL, post
 from tests.attacks.readings import shows
-from tests.attacks.stage import DENIED, MARK, Link, raised, saying, speak
-from tests.raw_client import raw_client
-from tests.raw_upstream import RawRequest, answer
-from tests.websocket import accept, connect
+from tests.attacks.stage import DENIED, MARK, raised, saying, speak
+from tests.raw_upstream import answer
 
 type Hook = Callable[[HTTPFlow], None]
 
@@ -231,49 +227,3 @@ async def test_an_addon_added_later_lets_nothing_pass(other: str, tmp_path: Path
         heard = await speak(running.port, ASKED["tools/list"] + post(CALL), answers=2)
         assert not shows(heard, MARK), heard
         assert not shows(upstream.raw, DENIED)
-
-
-def with_message(**values: object) -> On:
-    """Change what a WebSocket says, after it was judged."""
-
-    def hook(flow: HTTPFlow) -> None:
-        assert flow.websocket
-        for name, value in values.items():
-            setattr(flow.websocket.messages[-1], name, value)
-
-    return On(websocket_message=hook)
-
-
-ON_SOCKETS = {
-    "says a call": with_message(content=CALL),
-    "says a list": with_message(content=TOOLS),
-    "takes drops back": with_message(dropped=False),
-    "halts": halting("websocket_message"),
-}
-
-
-@pytest.mark.parametrize("other", ON_SOCKETS)
-@PLACES
-@pytest.mark.parametrize("said", [CALL, ASKED_LIST], ids=["call", "list"])
-async def test_unjudged_websocket_messages_do_not_pass(
-    other: str, is_first: bool, said: bytes, tmp_path: Path
-) -> None:
-    heard: list[bytes] = []
-
-    async def respond(request: RawRequest, link: Link) -> None:
-        end = await accept(link.reader, link.writer, request.head)
-        with suppress(ConnectionError, LocalProtocolError):
-            heard.append(await end.hear() or b"")
-            await end.say(TOOLS)
-
-    async with raised(tmp_path, *in_order(ON_SOCKETS[other], is_first)) as (upstream, running):
-        upstream.respond = respond
-        async with raw_client(running.port) as client:
-            end = await connect(client.reader, client.writer)
-            got = b""
-            with suppress(ConnectionError, AssertionError, TimeoutError):
-                async with asyncio.timeout(1):
-                    await end.say(said)
-                    got = await end.hear() or b""
-            assert not shows(got, MARK), got
-        assert not shows(b"".join(heard), "tools/call"), heard

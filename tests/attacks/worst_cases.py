@@ -136,7 +136,6 @@ def judge_head(raw: bytes) -> None:
     ):
         head.problem_in_size(one)
         head.problem_in_fields(one)
-        head.is_websocket(one)
         _ = one.credentials
 
 

@@ -25,7 +25,6 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from tests import websocket
 from tests.cli.launched import RunningLauncher, launched, run
 from tests.end_to_end.logins import assert_served, log_in
 from tests.mcp_upstream import tool, tool_list
@@ -351,11 +350,6 @@ async def test_every_transport_passes_a_balancer(balancer: str, tmp_path: Path) 
                         body = body.replace(b"POST /mcp", b"POST " + path[1], 1)
                         assert (await client.ask(body)).status == 202
                     assert said in await stream.until(b"\n\n")
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        end = await websocket.connect(reader, writer)
-        await end.say(b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}')
-        assert _names_in(await end.hear() or b"") == ["read_file"]
-        writer.close()
         async with raw_client(port) as client:
             refused = await client.ask(asking("ping", "1", host=b"Host: evil.example\r\n"))
             assert refused.status == 403

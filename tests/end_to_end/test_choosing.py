@@ -39,7 +39,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "events": {"name": "launcher", "server": {"as_events": True}, **ANN},
     "our own asker": {"name": "launcher"},
     "environment": {"name": "environment", **ANN},
-    "websocket": {"name": "launcher", "transport": "websocket"},
     "legacy stream": {
         "name": "launcher", "transport": "legacy stream", "server": {"is_legacy": True}, **ANN,
     },
@@ -52,7 +51,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "bridge": {"name": "bridge", **ANN},
     "serve": {"name": "serve", **IN_TWO_PARTS},
 }  # fmt: skip
-QUICK = ("relay", "pipe", "websocket")
+QUICK = ("relay", "pipe")
 
 
 @pytest.mark.parametrize("is_listed", [False, True], ids=["before the list", "after it"])
@@ -82,19 +81,3 @@ async def test_lists_and_calls_agree_in_every_shape(
         for one in ("say", "open_file"):
             assert await talk.ask(call(one)) == not_found(one)
         assert sorted(server.called()) == sorted(3 * EXPOSED)
-
-
-async def test_over_a_websocket_we_ask_for_nobody_so_who_has_not_listed_yet_calls_nothing(
-    tmp_path: Path,
-) -> None:
-    """Somebody else's list, such as that of our own fetch, does not judge the tool."""
-    server = Server(TOOLS)
-    how: dict[str, Any] = {"transport": "websocket", "who": "Bearer ann"}
-    async with shape("launcher", server, tmp_path, CHOICE, **how) as talk:
-        for name in ("read_file", "write_file"):
-            assert await talk.ask(call(name)) == not_found(name)
-        assert "result" in await talk.ask(call("write_mine"))  # needs no definition
-        assert await talk.names() == EXPOSED
-        assert "result" in await talk.ask(call("read_file"))
-        assert await talk.ask(call("write_file")) == not_found("write_file")
-        assert server.called() == ["write_mine", "read_file"]

@@ -49,7 +49,7 @@ NEWS = [
 SHAPES = {
     row: test_choosing.SHAPES[row]
     for row in (
-        "JSON", "events", "mitmdump", "relay", "pipe", "bridge", "websocket", "legacy stream",
+        "JSON", "events", "mitmdump", "relay", "pipe", "bridge", "legacy stream",
     )
 } | {"mitmdump events": {"name": "mitmdump", "server": {"as_events": True}}}  # fmt: skip
 

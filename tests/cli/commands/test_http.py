@@ -32,7 +32,7 @@ from tests.cli.commands.proxying import (
 from tests.cli.launched import RunningLauncher, Typed, ended, launched
 from tests.mcp_upstream import McpUpstream, mcp_upstream
 from tests.proxy import certified
-from tests.raw_client import RawClient, h2_client, post, raw_client
+from tests.raw_client import RawClient, post, raw_client
 from tests.raw_upstream import Peer, free_port, raw_upstream
 
 
@@ -251,8 +251,8 @@ async def test_a_certificate_is_made_for_the_first_client_with_tls(tmp_path: Pat
     async with proxied(tmp_path) as (it, _):
         await ask(it.port, LIST)
         assert not (tmp_path / ".mitmproxy").exists()
-        async with h2_client(it.port):
-            assert (tmp_path / ".mitmproxy" / "mitmproxy-ca.pem").exists()
+        await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", it.port))
+        assert (tmp_path / ".mitmproxy" / "mitmproxy-ca.pem").exists()
 
 
 async def test_a_client_with_tls_gets_the_configured_certificate(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def waiting_for(door: Listener, *asked: bytes) -> HttpExchange:
 
 
 def say(socket: Conversation, raw: bytes, from_client: bool) -> Verdict:
-    """Say something on a WebSocket."""
+    """Say something in a conversation."""
     judge = socket.from_client if from_client else socket.judge_from_upstream
     judged: Judged = at_once(judge(raw))
     return judged.verdict

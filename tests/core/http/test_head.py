@@ -11,7 +11,7 @@ import pytest
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http import head as heads
 from mcp_tool_filter.core.http.exchange import Passed
-from mcp_tool_filter.core.http.head import Head, headers_after, is_websocket, problem_in_fields
+from mcp_tool_filter.core.http.head import Head, headers_after, problem_in_fields
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import parse_message
 from tests.core.http.listening import listener
@@ -195,7 +195,7 @@ def test_a_header_that_changes_is_sent_once() -> None:
     changes = (("mcp-name", "read"), ("mcp-method", None))
     passed = Passed(listener().unasked(), body=b"{}", headers=changes)
     added = ((b"X", b"ours"),)
-    sent = heads.fields_for_upstream(asked, passed, host=b"them", added=added, is_socket=False)
+    sent = heads.fields_for_upstream(asked, passed, host=b"them", added=added)
     usual = (b"host", b"them"), (b"accept-encoding", b"identity")
     assert sent == (*usual, (b"mcp-name", b"read"), *added)
 
@@ -232,25 +232,6 @@ def test_credential_headers_are_recognised_by_name(header: str) -> None:
     assert raw_head("POST", "/mcp", (header, "x")).credentials == {header.lower().encode()}
 
     assert not head(accept="x", mcp_session_id="1", user_agent="x", origin="x").credentials
-
-
-UPGRADE = (("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13"))
-
-
-@each_row("asked", [
-    raw_head("POST", "/ws", *UPGRADE),
-    raw_head("GET", "/ws", ("Upgrade", "h2c"), UPGRADE[1]),
-    raw_head("GET", "/ws", ("Upgrade", "h2c, websocket"), UPGRADE[1]),
-    raw_head("GET", "/ws", UPGRADE[0], ("Sec-WebSocket-Version", "8")),
-    raw_head("GET", "/ws", UPGRADE[0], ("Sec-WebSocket-Version", "8, 13")),
-    raw_head("GET", "/ws", *UPGRADE, ("sec-websocket-version", "13")),
-    raw_head("GET", "/ws", ("Upgrade", "h2c"), *UPGRADE),
-    raw_head("GET", "/ws"),
-])  # fmt: skip
-def test_other_upgrades_cannot_be_judged(asked: Head) -> None:
-    """mitmproxy makes a raw tunnel of each."""
-    assert is_websocket(raw_head("GET", "/ws", *UPGRADE))
-    assert not is_websocket(asked)
 
 
 def test_values_are_not_cached_with_the_names() -> None:

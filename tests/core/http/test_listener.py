@@ -123,7 +123,7 @@ def test_json_that_is_no_message_may_have_any_number_of_elements() -> None:
     assert isinstance(send(listener(), head_elsewhere, wide), Passed)
 
 
-# A WebSocket: both sides are judged, message by message
+# A conversation: both sides are judged, message by message
 
 
 def test_unreadable_messages_on_a_socket_are_answered_or_dropped(door: Listener) -> None:

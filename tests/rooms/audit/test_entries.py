@@ -177,7 +177,7 @@ def test_a_call_that_its_client_cancels_is_entered_at_once(audited: Audited, id:
 
 
 def test_sessions_without_an_id_are_told_apart() -> None:
-    """Over stdio, WebSockets and HTTP+SSE there are none."""
+    """Over stdio and HTTP+SSE there are none."""
     seen: list[object] = []
     auditor = Auditor(lambda entry: seen.append(entry["session"]), Wanted(), instance="one")
     for session in (one := Session(), one, Session()):

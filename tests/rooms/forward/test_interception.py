@@ -276,7 +276,7 @@ async def test_a_dump_shows_no_secret_of_an_endpoints_url(tmp_path: Path) -> Non
     assert b"/mcp?api_key=masked-" in dump.read_bytes()
 
 
-# Forward proxies: the older transport, GET streams and WebSockets are recognised and filtered.
+# Forward proxies: the older transport and GET streams are recognised and filtered.
 
 
 async def test_no_url_is_rewritten(tmp_path: Path) -> None:

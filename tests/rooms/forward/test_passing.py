@@ -321,19 +321,6 @@ def test_fields_for_the_proxy_stay_here(scene: Scene) -> None:
     assert scene.says(raw % proxys) == b"GET /a HTTP/1.1\r\nHost: x\r\nX: y\r\n\r\n"
 
 
-def test_only_protocols_without_http_get_a_tunnel(scene: Scene) -> None:
-    raw = b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: %b\r\n\r\n"
-    assert b"h2c" not in scene.says(raw % b"h2c")
-    scene = Scene()
-    assert scene.says(raw % b"raw") == raw % b"raw"
-    said = b"HTTP/1.1 101 Yes\r\nConnection: Upgrade\r\nUpgrade: raw\r\n\r\nhello"
-    assert scene.answers(said) == said
-    assert scene.says(b"\0\1\2") == b"\0\1\2"
-    scene = Scene()
-    scene.says(REQUESTS[0])
-    assert b"101" not in scene.answers(said)
-
-
 def test_a_request_is_repeated_once_if_its_connection_was_just_closed(scene: Scene) -> None:
     scene.says(REQUESTS[0])
     scene.answers(answer(b"1"))
@@ -351,14 +338,6 @@ def test_a_client_that_leaves_takes_its_connection_with_it(scene: Scene) -> None
     scene.says(REQUESTS[3])
     scene.client.leaves()
     assert not scene.table.link.is_open
-
-
-def test_what_a_client_sends_before_its_tunnel_is_open_goes_first(scene: Scene) -> None:
-    scene.says(b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: raw\r\n\r\n")
-    assert scene.says(b"early") == b""
-    scene.answers(b"HTTP/1.1 101 Yes\r\nConnection: Upgrade\r\nUpgrade: raw\r\n\r\n")
-    scene.says(b" late")
-    assert scene.table.link.got.endswith(b"\r\n\r\nearly late")
 
 
 def test_a_client_that_waits_for_an_answer_of_others_keeps_its_seat() -> None:

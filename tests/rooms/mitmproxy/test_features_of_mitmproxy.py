@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ from mitmproxy.io import FlowReader
 from tests.filtered import DELETE, LIST, READ, Filtered, Hook, call, filtered, not_found
 from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool_list
 from tests.raw_client import get, post, raw_client
-from tests.raw_upstream import TIMEOUT, Peer, RawRequest, streaming, until
-from tests.websocket import WebSocketEnd, accept, connect
+from tests.raw_upstream import TIMEOUT, streaming, until
 
 BOTH = tool_list([READ, DELETE], id="5")
 
@@ -213,60 +212,6 @@ async def test_a_replayed_call_of_a_denied_tool_is_refused(tmp_path: Path) -> No
         asked = [one for one in it.upstream.asked if b"tools/call" in one.body]
         assert [b"ours" in one.head for one in asked] == [True, True]
         assert all(b"ours" not in value for one in seen for _, value in one.request.headers.fields)
-
-
-@asynccontextmanager
-async def talking(
-    home: Path, **options: Any
-) -> AsyncIterator[tuple[Filtered, WebSocketEnd, HTTPFlow, list[bytes]]]:
-    """Open a WebSocket; also yield its flow, and what the upstream hears."""
-    heard: list[bytes] = []
-    flows: list[HTTPFlow] = []
-
-    async def echo(request: RawRequest, peer: Peer) -> None:
-        end = await accept(peer.reader, peer.writer, request.head)
-        with suppress(ConnectionError):
-            while (message := await end.hear()) is not None:
-                heard.append(message)
-                await end.say(RESULT)
-
-    watches = Hook("websocket_start", flows.append)
-    async with hosted(home, watches, respond=echo, **options) as it:
-        end = await connect(it.client.reader, it.client.writer)
-        yield it, end, flows[0], heard
-
-
-async def test_injected_websocket_messages_are_judged(tmp_path: Path) -> None:
-    async with talking(tmp_path) as (it, end, flow, heard):
-        await end.say(call("read_file"))
-        assert await end.hear() == RESULT
-        commands = it.proxy.master.commands
-        commands.call("inject.websocket", flow, False, call("delete_file"), True)
-        assert b"Tool not found" in (await end.hear() or b"")
-        commands.call("inject.websocket", flow, True, BOTH, True)
-        assert await end.hear() == tool_list([READ], id="5")
-        commands.call("inject.websocket", flow, False, call("read_file"), True)
-        assert await end.hear() == RESULT
-        assert not any(b"delete_file" in one for one in heard)
-
-
-async def test_a_websockets_dump_has_all_messages(tmp_path: Path) -> None:
-    """What passed is there as it passed; what did not is marked as dropped."""
-    dump = tmp_path / "dump.flow"
-    async with talking(tmp_path, save_stream_file=str(dump)) as (_, end, flow, heard):
-        for name in ("read_file", "delete_file", "read_file"):
-            await end.say(call(name))
-            assert await end.hear()
-        await end.leave()
-        await until(lambda: flow.websocket and flow.websocket.timestamp_end)
-        await until(lambda: len(heard) == 2)
-    (kept,) = read_dump(dump)
-    assert kept.websocket
-    said = [(one.from_client, one.content, one.dropped) for one in kept.websocket.messages]
-    passed = [(True, call("read_file"), False), (False, RESULT, False)]
-    denied = [(True, call("delete_file"), True), (False, not_found("delete_file"), False)]
-    assert said == [*passed, *denied, *passed]
-    assert kept.websocket.close_code == 1000
 
 
 # What another script changes after us is judged again, and passes only if it may.

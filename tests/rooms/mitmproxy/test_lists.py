@@ -20,7 +20,6 @@ from tests.mcp_upstream import RESULT, mcp_upstream, tool, tool_list
 from tests.proxy import proxy
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
 from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, free_port, raw_upstream, until
-from tests.websocket import accept, connect
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 
@@ -31,8 +30,6 @@ HELLO = (
 
 NOTICE = b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
 CHANGED = b"data: " + NOTICE + b"\n\n"
-LAST = b'{"jsonrpc":"2.0","method":"notifications/last"}'
-
 IN_SESSION = MCP_HEADERS + b"Mcp-Session-Id: s1\r\nMCP-Protocol-Version: 2025-06-18\r\n"
 MODERN = MCP_HEADERS + b"MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: subscriptions/listen\r\n"
 
@@ -65,9 +62,7 @@ class Scene:
         return HELLO if self.declares else HELLO.replace(b'"listChanged":true', b"")
 
     async def respond(self, request: RawRequest, peer: Peer) -> None:
-        if b"upgrade: websocket" in request.head.lower():
-            await self._speak_over_websocket(request, peer)
-        elif request.line.startswith("GET /sse"):
+        if request.line.startswith("GET /sse"):
             endpoint = b"event: endpoint\ndata: /messages?s=1\n\n"
             await self._stream(peer, endpoint, b"data: " + self.hello + b"\n\n")
         elif request.line.startswith("GET"):
@@ -85,14 +80,6 @@ class Scene:
         await self.go.wait()
         await peer.say(b": last\n\n")
         await peer.left()
-
-    async def _speak_over_websocket(self, request: RawRequest, peer: Peer) -> None:
-        end = await accept(peer.reader, peer.writer, request.head)
-        await end.hear()
-        await end.say(self.hello)
-        await self.go.wait()
-        await end.say(LAST)
-        await end.hear()
 
 
 type Change = Callable[[Filtered, Scene], Awaitable[None]]
@@ -157,22 +144,6 @@ async def test_a_list_change_is_announced_on_the_streams_of_a_client(
         listed = (await it.client.ask(post(LIST, headers=IN_SESSION))).body
         assert (b"delete_all" in listed) is (change is list_anew)
         assert (b"new" in listed) is (change is list_anew)
-
-
-@CHANGES
-@DECLARES
-async def test_a_list_change_is_announced_over_a_websocket(
-    declares: bool, change: Change, tmp_path: Path
-) -> None:
-    async with playing(Scene(declares), change, tmp_path) as (it, happen):
-        end = await connect(it.client.reader, it.client.writer)
-        await end.say(INITIALIZE)
-        assert b"serverInfo" in (await end.hear() or b"")
-        await happen()
-        heard = [await end.hear()]
-        while heard[-1] != LAST:
-            heard.append(await end.hear())
-        assert heard.count(NOTICE) == declares
 
 
 AGREED = b'"toolsListChanged":true'

@@ -67,7 +67,6 @@ from tests.raw_upstream import (
 from tests.served import served
 from tests.shapes import call as named
 from tests.shapes import talking
-from tests.websocket import accept, connect
 
 hosts = pytest.mark.parametrize("host", ["plain", "lean", "dump"])
 
@@ -286,30 +285,6 @@ async def test_only_the_waiting_request_is_held_back(tmp_path: Path, gate: Gate,
         gate.opened.set()
         assert (await waiting).body == RESULT
         assert [one.body for one in on.upstream.asked] == [call("read_file"), slow("1")]
-
-
-@hosts
-async def test_on_a_socket_only_one_side_waits(tmp_path: Path, gate: Gate, host: str) -> None:
-    reached: list[bytes] = []
-
-    async def respond(request: RawRequest, peer: Peer) -> None:
-        socket = await accept(peer.reader, peer.writer, request.head)
-        await socket.say(news("hello"))
-        while (heard := await socket.hear()) is not None:
-            reached.append(heard)
-            await socket.say(RESULT.replace(b"1", b"%d" % len(reached)))
-
-    async with gated(gate, tmp_path, respond, host) as on:
-        socket = await connect(on.client.reader, on.client.writer)
-        for body in (slow("1"), call("read_file", id="2"), call("delete_file", id="3")):
-            await socket.say(body)
-        assert await socket.hear() == news("hello")
-        await gate.reached()
-        assert reached == []
-        gate.opened.set()
-        heard = {await socket.hear() for _ in range(3)}
-        assert heard == {not_found("delete_file", "3"), RESULT, RESULT.replace(b"1", b"2")}
-        assert reached == [slow("1"), call("read_file", id="2")]
 
 
 async def test_a_request_is_sent_as_it_was_judged(tmp_path: Path, gate: Gate) -> None:

@@ -1,4 +1,4 @@
-"""Rules in a real mitmproxy: requests, answers, WebSockets, and what is edited while it runs.
+"""Rules in a real mitmproxy: requests, answers, streams, and what is edited while it runs.
 
 What each action of a rule does is the same in every transport: at the end is the table of all.
 """
@@ -19,11 +19,19 @@ from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
 from tests.filtered import INITIALIZE, READ, SECRET, blocked, call, ruled, write
 from tests.hosts import LAUNCHER, filtering, mitmdump
 from tests.mcp_upstream import tool
-from tests.raw_client import MCP_HEADERS, post, raw_client
-from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, raw_upstream, until
+from tests.raw_client import MCP_HEADERS, get, post, raw_client
+from tests.raw_upstream import (
+    SSE_HEAD,
+    TIMEOUT,
+    Peer,
+    RawRequest,
+    answer,
+    chunk,
+    raw_upstream,
+    until,
+)
 from tests.shapes import TRANSPORTS, Message, Server, Talk, message, shape
 from tests.shapes import call as asking_for
-from tests.websocket import accept, connect
 
 BLOCK = """
   - id: no-etc
@@ -224,7 +232,7 @@ async def test_the_errors_of_rules_pass_the_response_rules(
         assert not between.upstream.asked
 
 
-# What rules do with messages on a WebSocket.
+# What rules do with what the upstream says on a stream.
 
 
 NO_SAMPLING = """
@@ -240,32 +248,33 @@ async def test_a_batch_of_requests_of_the_upstream_is_answered(tmp_path: Path, w
     heard: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     async def respond(request: RawRequest, peer: Peer) -> None:
-        socket = await accept(peer.reader, peer.writer, request.head)
-        await socket.say(b"[" + SAMPLE % b"7" + b"," + PING + b"," + SAMPLE % b"8" + b"]")
-        await socket.say(b"[" + SAMPLE % b"10" + b"]")
-        while (message := await socket.hear()) is not None:
-            heard.put_nowait(message)
+        if request.line.startswith("POST"):
+            heard.put_nowait(request.body)
+            await peer.say(answer(b"", status="202 Accepted"))
+            return
+        three = b"[" + SAMPLE % b"7" + b"," + PING + b"," + SAMPLE % b"8" + b"]"
+        one = b"[" + SAMPLE % b"10" + b"]"
+        await peer.say(SSE_HEAD + chunk(b"data: %b\n\ndata: %b\n\n" % (three, one)))
+        await peer.left()
 
     slow = "  - {id: slow, priority: 1, conditions: [from: server], actions: [delay: 50ms]}\n"
     async with ruled(tmp_path, NO_SAMPLING + (slow if waits else ""), respond=respond) as between:
-        socket = await connect(between.client.reader, between.client.writer)
-        assert await socket.hear() == b"[" + PING + b"]"
+        await between.client.say(get())
+        await between.client.head()
+        assert await between.client.chunk() == b"data: [" + PING + b"]\n\n"
         async with asyncio.timeout(TIMEOUT):
             answers = [await heard.get() for _ in range(3)]
-        seven, eight, ten = (blocked("no-sampling", "no models here", n) for n in ("7", "8", "10"))
-        assert answers == [seven, eight, b"[" + ten + b"]"]
+        refused = [blocked("no-sampling", "no models here", id) for id in ("7", "8", "10")]
+        assert {*answers} == {*refused}
 
 
-@pytest.mark.parametrize(("kind", "transport"), [
-    *(("mitmproxy", one) for one in ("HTTP", "legacy stream", "websocket")),
-    ("sockets", "websocket"),
-])  # fmt: skip
-async def test_fork_works_in_each_transport(kind: str, transport: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", ["HTTP", "legacy stream"])
+async def test_fork_works_in_each_transport(transport: str, tmp_path: Path) -> None:
     """A copy is not judged again, or it would be forked too; its answer is dropped."""
     rules = "  - {id: f, conditions: [tool_equals: read_file], actions: [fork: {copies: 2}]}\n"
     server = Server([READ], results={"ping": {}})
     options = {"rules": write(tmp_path, rules), "deny": "^never$"}
-    async with shape(kind, server, tmp_path, options, transport=transport) as talk:
+    async with shape("mitmproxy", server, tmp_path, options, transport=transport) as talk:
         assert "result" in await talk.ask(asking_for("read_file"))
         await until(lambda: len(server.called()) >= 3)
         assert (await talk.ask(message("ping", 9)))["id"] == 9

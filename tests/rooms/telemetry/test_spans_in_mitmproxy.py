@@ -12,9 +12,18 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from tests.collector import Collector, attributes, collector
 from tests.filtered import call, filtered, legacy_upstream
-from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, sending
+from tests.raw_client import post, raw_client
+from tests.raw_upstream import (
+    LAST_CHUNK,
+    SSE_HEAD,
+    TIMEOUT,
+    Peer,
+    RawRequest,
+    answer,
+    chunk,
+    sending,
+)
 from tests.shapes import talking
-from tests.websocket import accept, connect
 
 CLIENTS = f"00-{'a' * 32}-{'1' * 16}-01"
 
@@ -55,20 +64,26 @@ SAMPLING = asking("sampling/createMessage", "s-1", UPSTREAMS, messages=[], maxTo
 async def test_requests_of_both_sides_are_spans(sent_to: Collector, tmp_path: Path) -> None:
     """Each side reads our span in place of the other's; nothing else changes."""
     asked: list[bytes] = []
+    is_sampled = asyncio.Event()
 
     async def respond(request: RawRequest, peer: Peer) -> None:
         """Ask the client something before the call is answered."""
-        there = await accept(peer.reader, peer.writer, request.head)
-        while (said := await there.hear()) is not None:
-            asked.append(said)
-            await there.say(RESULT if b"assistant" in said else SAMPLING)
+        asked.append(request.body)
+        if b"assistant" in request.body:
+            is_sampled.set()
+            await peer.say(answer(b"", status="202 Accepted"))
+            return
+        await peer.say(SSE_HEAD + chunk(b"data: " + SAMPLING + b"\n\n"))
+        await is_sampled.wait()
+        await peer.say(chunk(b"data: " + RESULT + b"\n\n") + LAST_CHUNK)
 
     async with filtered(tmp_path, respond=respond, otel=["true"]) as between:
-        here = await connect(between.client.reader, between.client.writer)
-        await here.say(CALL)
-        heard = await here.hear()
-        await here.say(SAMPLED)
-        assert await here.hear() == RESULT
+        await between.client.say(post(CALL))
+        await between.client.head()
+        heard = (await between.client.chunk()).removeprefix(b"data: ").strip()
+        async with raw_client(between.port) as other:
+            assert (await other.ask(post(SAMPLED))).status == 202
+        assert RESULT in await between.client.chunk()
         by_method = {attributes(one)["mcp.method.name"]: one for one in await spans_of(sent_to, 2)}
     called, sampled = by_method["tools/call"], by_method["sampling/createMessage"]
     for span, context, side, id in (
@@ -78,7 +93,7 @@ async def test_requests_of_both_sides_are_spans(sent_to: Collector, tmp_path: Pa
         assert span.kind == Span.SPAN_KIND_SERVER
         assert span.status.code == Status.STATUS_CODE_UNSET
         said = attributes(span)
-        assert said["network.protocol.name"] == "websocket"
+        assert said["network.protocol.name"] == "http"
         assert (said["mcp_tool_filter.from"], said["jsonrpc.request.id"]) == (side, id)
     assert asked[0] == CALL.replace(b"1" * 16, called.span_id.hex().encode())
     assert heard == SAMPLING.replace(b"2" * 16, sampled.span_id.hex().encode())
@@ -87,7 +102,7 @@ async def test_requests_of_both_sides_are_spans(sent_to: Collector, tmp_path: Pa
 # Spans that no answer ends: the client has left, or the upstream has answered with an error.
 
 
-@pytest.mark.parametrize("transport", ["HTTP", "websocket", "legacy stream"])
+@pytest.mark.parametrize("transport", ["HTTP", "legacy stream"])
 async def test_a_client_that_hangs_up_ends_its_spans(
     transport: str, sent_to: Collector, tmp_path: Path
 ) -> None:
@@ -95,10 +110,7 @@ async def test_a_client_that_hangs_up_ends_its_spans(
 
     async def respond(request: RawRequest, peer: Peer) -> None:
         """Hear the call, and answer nothing."""
-        is_socket = b"upgrade: websocket" in request.head.lower()
-        if is_socket:
-            await (await accept(peer.reader, peer.writer, request.head)).hear()
-        if is_socket or b"tools/call" in request.body:
+        if b"tools/call" in request.body:
             heard.set()
         await (legacy_upstream(request, peer) if transport == "legacy stream" else peer.left())
 

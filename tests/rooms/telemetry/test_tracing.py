@@ -232,8 +232,7 @@ def test_a_span_name_has_few_values(message: Request, verdict: Verdict, name: st
 @pytest.mark.parametrize(
     ("via", "transport", "protocol"),
     [
-        (Via.HTTP, "tcp", "http"), (Via.LEGACY_SSE, "tcp", "http"),
-        (Via.WEBSOCKET, "tcp", "websocket"), (Via.STDIO, "pipe", None),
+        (Via.HTTP, "tcp", "http"), (Via.LEGACY_SSE, "tcp", "http"), (Via.STDIO, "pipe", None),
     ],
 )  # fmt: skip
 def test_each_transport_has_its_attributes(via: Via, transport: str, protocol: str | None) -> None:

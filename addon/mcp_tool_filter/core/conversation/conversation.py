@@ -1,7 +1,7 @@
 """Read each message once, ask the policy, remember, and tell the observers.
 
-HTTP bodies, events, WebSocket messages and stdio lines all enter here, as bytes; this module knows
-no transport. It returns what happens to each:
+HTTP bodies, events and stdio lines all enter here, as bytes; this module knows no transport. It
+returns what happens to each:
 
 >>> from mcp_tool_filter.core.conversation.memory import example
 >>> from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
@@ -545,10 +545,8 @@ class Conversation:
         if kind.is_listed:  # a lock pins the tools, but they may have changed
             has_failed = self.policy.clock() < kind.unlisted_until or error is not None
             return UnlistedTools(kind.snapshot.choice).snapshot if has_failed else kind.snapshot
-        start, client = self.policy.kinds.start, self.client
-        # Each WebSocket is a session of its own, but only credentials make its client somebody.
-        who = client.credential if client.via is Via.WEBSOCKET else client.who
-        is_known = start.is_listed and not who and not is_refusal
+        start = self.policy.kinds.start
+        is_known = start.is_listed and not self.client.who and not is_refusal
         snapshot = start.snapshot if is_known and not kind.is_listed else kind.snapshot
         if judged.exchange is not None:
             judged.exchange.is_on_trust = snapshot.is_open

@@ -2,7 +2,6 @@
 
     IDLE ──► READING ──► ANSWERING ──► IDLE …
                  └──► DISCARDING ──► CLOSED      answered before the whole request was here
-    ANSWERING ──► SOCKET                         after 101
     any ──► CLOSED                               a fault, the last answer, or the client has left
 
 A request is read when the one before it is answered; what a client sends ahead waits in the wire,
@@ -27,6 +26,7 @@ from mcp_tool_filter.core.engine.wire import (
     CONTINUE,
     LAST_CHUNK,
     LONG,
+    NOT_IMPLEMENTED,
     PHRASES,
     End,
     Fault,
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 _CLOSE = b"connection: close\r\n"
 _TIMED_OUT = 408
+_DETAILS = {_TIMED_OUT: "not sent in time", NOT_IMPLEMENTED: "an upgrade or a tunnel"}
+"""For people who watch: why a request was refused before it was one."""
 _MOST_REQUESTS = 32
 """Requests of one connection that we answer in a row before we serve others."""
 
@@ -58,7 +60,6 @@ class Turn(Enum):
     """The client's: a request without a body was answered by its head, and ends now."""
     DISCARDING = auto()
     """The client's: it sends the rest of a request that was answered."""
-    SOCKET = auto()
     CLOSED = auto()
 
 
@@ -90,11 +91,8 @@ class H1Client:
     def receive(self, data: bytes) -> None:
         """Take bytes from the client."""
         try:
-            if self.turn is not Turn.SOCKET:
-                if self.turn is not Turn.CLOSED:
-                    self._run(data)
-            elif self.exchange is not None and self.exchange.seat is not None:
-                self.exchange.seat.from_client(data)
+            if self.turn is not Turn.CLOSED:
+                self._run(data)
         except Exception as error:
             self._fail(error)
 
@@ -107,9 +105,7 @@ class H1Client:
     def held(self, on: bool) -> None:
         """The client reads slowly, or reads again: read from the upstream as slowly."""
         self.is_slow = on
-        if self.exchange is not None and self.exchange.seat is not None:
-            self.exchange.seat.client_is_slow(on)
-        elif self.exchange is not None and self.exchange.up is not None:
+        if self.exchange is not None and self.exchange.up is not None:
             self.exchange.up.slow_down(on)
         if not on:
             self._run()
@@ -208,6 +204,8 @@ class H1Client:
 
     def _take(self, event: RequestHead | bytes | End) -> None:
         if isinstance(event, RequestHead):
+            if event.upgrades:  # MCP needs none, and what follows could not be judged
+                raise Fault("an upgrade", NOT_IMPLEMENTED)
             self._begin(event)
         elif isinstance(event, bytes):
             if self.turn is Turn.READING and self.exchange is not None:
@@ -233,8 +231,10 @@ class H1Client:
             seats.note_request(self)
 
     def _begin(self, head: RequestHead) -> None:
-        self._note_request(is_whole=head.body is not None)
         service = self.service if self.service.route is None else self.service.route(head)
+        if head.method == "CONNECT" and service.route is None:
+            raise Fault("a tunnel", NOT_IMPLEMENTED)
+        self._note_request(is_whole=head.body is not None)
         Exchange.begin_for(service, self, head)
 
     def _refuse_bytes(self, fault: Fault) -> None:
@@ -242,7 +242,7 @@ class H1Client:
         was_answered = self.turn in (Turn.ANSWERING, Turn.DISCARDING)
         exchange = self._leave()
         if not was_answered:
-            detail = "not valid HTTP" if fault.status != _TIMED_OUT else "not sent in time"
+            detail = _DETAILS.get(fault.status, "not valid HTTP")
             self.service.listener.tell_refused(
                 Reply(INVALID_HTTP, Reason(Why.MALFORMED, detail=detail)), exchange
             )
@@ -260,13 +260,14 @@ class H1Client:
 
     # Called by an exchange
 
+    @property
+    def lacks_seat(self) -> bool:
+        seats = self.service.seats
+        return seats is not None and bool(seats.standing) and self in seats.standing
+
     def go_ahead(self) -> None:
         """Let the client send the body."""
         self.host.send(CONTINUE)
-
-    @property
-    def holder(self) -> H1Client:
-        return self
 
     @property
     def _keeps(self) -> bool:
@@ -316,20 +317,6 @@ class H1Client:
             self.host.send(said)
         if is_last:
             self._end_turn()
-
-    def switch(self, answer: Answer) -> bytes:
-        """Accept a WebSocket; return what the client has sent behind its request."""
-        ending = b"connection: Upgrade\r\nupgrade: websocket\r\n"
-        self.host.send(_head_of(answer, ending))
-        return self.leave_http()
-
-    def leave_http(self) -> bytes:
-        """Return what the client has sent behind its request: it is no longer HTTP."""
-        self.turn = Turn.SOCKET
-        if self._is_held:
-            self._is_held = False
-            self.host.hold(False)
-        return self.wire.take_rest()
 
     def cut(self, exchange: Asking) -> None:
         """Cut the answer off, so that the client notices."""

@@ -4,7 +4,7 @@
     the gate      the body      listener,    the         an event
     looks at      comes         rules and    upstream    stream has
     the head                    logins       answers     begun
-                                     └──► OVER (our own answer)   └──► TALKING (a WebSocket)
+                                     └──► OVER (our own answer)
 
 Any phase may end: with our own answer (nothing was sent yet), or by being cut (something was). What
 leaves is what was judged last: other addons run between the steps (``point``), and what they change
@@ -36,6 +36,7 @@ from mcp_tool_filter.core.conversation.policy_in_force import INVALID_ANSWER, LO
 from mcp_tool_filter.core.engine.service import nothing
 from mcp_tool_filter.core.engine.wire import (
     NO_BODY,
+    NOT_IMPLEMENTED,
     AnswerHead,
     Fault,
     RequestHead,
@@ -60,7 +61,6 @@ from mcp_tool_filter.core.http.head import (
     describes_body,
     fields_for_upstream,
     fields_of_our_copy,
-    is_websocket,
     links_in,
     text_of,
     without_our_cookie,
@@ -81,11 +81,9 @@ from mcp_tool_filter.core.policy.verdict import Reason, Reply, Why
 from mcp_tool_filter.rooms.logins.metadata import is_login_document
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.conversation.conversation import Conversation
     from mcp_tool_filter.core.engine.client_h1 import H1Client
     from mcp_tool_filter.core.engine.service import Address, Host, Service
     from mcp_tool_filter.core.engine.upstream import Upstream
-    from mcp_tool_filter.core.engine.websocket import Shown, Socket
     from mcp_tool_filter.core.http.event_stream import EventStream
 
 log = logging.getLogger(__name__)
@@ -93,6 +91,9 @@ log = logging.getLogger(__name__)
 FORBIDDEN = render_error(None, INVALID_REQUEST, "Forbidden: unknown Host or Origin")
 FORBIDDEN_SITE = render_error(None, INVALID_REQUEST, "Forbidden: sent by a page of another site")
 INVALID_HTTP = render_error(None, INVALID_REQUEST, "Invalid Request")
+NO_UPGRADE = render_error(
+    None, INVALID_REQUEST, "Only HTTP/1.1 passes here: no upgrade (WebSocket, h2c), no CONNECT"
+)
 TOO_LARGE = render_error(None, INVALID_REQUEST, "Request too large")
 INTERNAL = render_error(None, INTERNAL_ERROR, "Internal error")
 INVALID = render_error(None, INTERNAL_ERROR, INVALID_ANSWER)
@@ -117,7 +118,6 @@ class Phase(Enum):
     DECIDING = auto()
     ASKING = auto()
     STREAMING = auto()
-    TALKING = auto()
     OVER = auto()
 
 
@@ -154,7 +154,8 @@ class Answer:
 def answer_to(fault: Fault) -> Answer:
     """Return our answer to bytes that are not HTTP as we accept it."""
     fields = ((b"content-type", b"application/json"), *fault.fields)
-    return Answer(fault.status, None, fields, INVALID_HTTP)
+    said = NO_UPGRADE if fault.status == NOT_IMPLEMENTED else INVALID_HTTP
+    return Answer(fault.status, None, fields, said)
 
 
 class Tap(Protocol):
@@ -169,21 +170,17 @@ class Tap(Protocol):
     def said(self, data: bytes) -> None:
         """The client gets these bytes of a stream."""
 
-    def passed(self, shown: Shown, said: Sequence[tuple[bool, bytes, bool]]) -> None:
-        """A WebSocket message was judged. ``said`` is sent for it: each time whether the client
-        gets it, the bytes, and whether they are text."""
-
 
 class ClientSide(Protocol):
-    """What an exchange orders for its client; one connection of HTTP/1, or one stream of HTTP/2."""
+    """What an exchange orders for its client."""
 
     host: Host
     is_slow: bool
     """True while the client does not read what we send."""
 
     @property
-    def holder(self) -> object:
-        """Who has a seat for it, or stands."""
+    def lacks_seat(self) -> bool:
+        """Whether there are too many clients to serve this one."""
 
     def go_ahead(self) -> None: ...
     def respond(self, answer: Answer, *, is_bare: bool) -> None:
@@ -191,10 +188,6 @@ class ClientSide(Protocol):
 
     def stream(self, data: bytes, *, head: Answer | None = None, is_last: bool = False) -> None:
         """Send a piece of an answer: the first with its head, behind the last the turn ends."""
-
-    def switch(self, answer: Answer) -> bytes:
-        """Accept a WebSocket; return what the client has sent behind its request."""
-        ...
 
     def cut(self, exchange: Exchange) -> None: ...
 
@@ -208,10 +201,6 @@ class Exchange:
     why = ""
     """Why it has failed, for people."""
     stream: EventStream | None = None
-    socket: Conversation | None = None
-    """The conversation of a WebSocket that the client has asked for."""
-    seat: Socket | None = None
-    """The WebSocket, once it is open."""
     out_target: str | None = None
     """The target for a proxy behind us."""
     proxy_login: bytes | None = None
@@ -220,8 +209,6 @@ class Exchange:
     """Only ``Passing`` needs the bytes as they came."""
     most_idle = 0.0
     """Seconds for which a connection may have been idle, unless the request ``may_use_any``."""
-    looks_for_mcp = False
-    """True if only the MCP messages of the WebSocket are judged; all others pass."""
     _tries = 0
     _course = 0  # changes when what was waited for no longer counts
     _has_ended = False  # the upstream's stream has, but some of it still waits
@@ -279,7 +266,7 @@ class Exchange:
     @property
     def has_begun(self) -> bool:
         """Whether the client has got a part of the answer."""
-        return self.phase is Phase.STREAMING or self.phase is Phase.TALKING
+        return self.phase is Phase.STREAMING
 
     @property
     def peer(self) -> str:
@@ -295,8 +282,6 @@ class Exchange:
         held = len(self.body) + sum(map(len, self._parts))
         if self.answer is not None:
             held += len(self.answer.body)
-        if self.seat is not None:
-            held += self.seat.held_bytes
         return held + (self.stream.held_bytes if self.stream is not None else 0)
 
     # What another addon changes
@@ -341,11 +326,7 @@ class Exchange:
 
     def _admit(self) -> None:
         service, head = self.service, self.head
-        if (
-            service.seats is not None
-            and service.seats.standing
-            and self.down.holder in service.seats.standing
-        ):
+        if self.down.lacks_seat:
             return self._refuse(503, FULL, "max_clients", _RETRY)
         if self._is_stopped_at_the_gate(may_visit=True):
             return None
@@ -458,8 +439,6 @@ class Exchange:
         if self.service.is_ending:
             return self._judge()
         asked = self.asked = outcome.exchange
-        if b"upgrade" in asked.head.names.places and is_websocket(asked.head):
-            self.socket = self.service.listener.open_socket(asked)
         if outcome.body is not None:
             self.body = outcome.body
         self._address(asked.head, outcome)
@@ -480,7 +459,7 @@ class Exchange:
         notes = self.head.notes
         is_usual = (
             passed.body is None and not passed.headers and not self.added
-            and self.socket is None and self.address is None and self.authority is None
+            and self.address is None and self.authority is None
         )  # fmt: skip
         if is_usual and notes.out_fields is not None:
             self.out_fields, self._out_head = notes.out_fields, notes.out_head
@@ -511,7 +490,6 @@ class Exchange:
             passed,
             host=self.service.authority if host is None else host,
             added=(*login, *added, *self.added),
-            is_socket=self.socket is not None,
         )
 
     def add_field(self, name: bytes, value: bytes) -> None:
@@ -580,14 +558,10 @@ class Exchange:
         return None
 
     def upstream_is_slow(self, on: bool) -> None:
-        """The upstream reads slowly, or again; an ordinary request is sent already."""
-        if self.seat is not None:
-            self.seat.upstream_is_slow(on)
+        """The upstream reads slowly, or again: nothing to do, since the request is sent already."""
 
     def upstream_lost(self, *, was_idle: bool) -> None:
         """The connection has ended before the answer did."""
-        if self.seat is not None:
-            return self.seat.upstream_lost()
         self.up = None
         if self.is_over:
             return None
@@ -602,8 +576,6 @@ class Exchange:
             return None
         self.why = why
         self.service.suspect()
-        if self.seat is not None:
-            return self.seat.end(1011, LOST_ANSWER)
         if self.stream is not None and self.stream.is_waiting and not self._is_lost:
             self._is_lost = True  # a second loss does not wait: the process ends
             return self._drop_upstream()
@@ -649,7 +621,7 @@ class Exchange:
         asked, listener, status = self.asked, self.service.listener, head.status
         if asked is None:
             raise RuntimeError("an answer to nothing")
-        if status == 101 and self.socket is None:
+        if status == 101:
             raise ProtocolError("an upgrade that was not requested")
         if self.tap is not None:
             self.tap.head(status, head.fields)
@@ -678,12 +650,6 @@ class Exchange:
         if not notes.stays and asked.waits:
             raise ProtocolError("a redirect that leads away from us")
         self._note_logins(notes.locations, notes.challenges)
-        if status == 101:
-            from mcp_tool_filter.core.engine.websocket import problem_in_handshake  # seldom needed
-
-            if why := problem_in_handshake(asked.head, head.fields):
-                raise ProtocolError(why)
-            return self.point("responseheaders", partial(self.point, "response", self._switch))
         if is_event_stream(notes.kind) and status not in NO_BODY and self.head.method != "HEAD":
             self._open_stream(asked, answer, notes)
         return None
@@ -837,9 +803,7 @@ class Exchange:
 
     def tell_list_changed(self) -> None:
         """Tell the client on its open stream, if that is suitable, that its list has changed."""
-        if self.seat is not None:
-            self.seat.tell_list_changed()
-        elif self.stream is not None:
+        if self.stream is not None:
             # Not in the answer to a POST, unless the client has subscribed with it.
             in_session = self.head.method == "GET"
             for notice in self.stream.conversation.list_changed_notices(in_session=in_session):
@@ -994,30 +958,6 @@ class Exchange:
             self.tell("answered")
         self.down.respond(answer, is_bare=self.head.method == "HEAD")
 
-    def _switch(self) -> None:
-        """Begin a WebSocket."""
-        from mcp_tool_filter.core.engine.websocket import Socket
-
-        assert self.answer is not None
-        assert self.up is not None
-        self.phase = Phase.TALKING
-        self.seat = Socket(self)
-        ahead = self.down.switch(self.answer)
-        self.tell("answered")
-        self.seat.begin(ahead, self.up.wire.take_rest())
-
-    def talked(self, *, is_lost: bool) -> None:
-        """The WebSocket is over, and both sides were told; ``is_lost`` if the upstream was not."""
-        if self.is_over:
-            return
-        if is_lost:
-            self.service.suspect()
-        up = self.up
-        self._over(Outcome.UPSTREAM_FAILED if is_lost else Outcome.ANSWERED)
-        if up is not None:
-            up.drop()
-        self.down.host.close()
-
     # Our own answers, and other endings
 
     def reply(
@@ -1058,8 +998,6 @@ class Exchange:
         if self.is_over:
             return None
         self.why = str(error)
-        if self.seat is not None:
-            return self.cut(self.why)
         answered = Answered(502, INVALID)
         if self.asked is not None:
             answered = self.service.listener.invalid_answer(self.asked, self.why, self)
@@ -1073,8 +1011,6 @@ class Exchange:
         if self.is_over:
             return None
         self.why = said
-        if self.seat is not None:
-            return self.seat.end(1013, said)
         ids = self.asked.conversation.exchanges.take_all() if self.asked is not None else []
         replies = [render_error(id, INTERNAL_ERROR, said) for id in (*ids,) or (None,)]
         if self.has_begun:
@@ -1132,8 +1068,6 @@ class Exchange:
     def _end(self, outcome: Outcome) -> None:
         if self.is_over:
             return
-        if self.seat is not None:
-            self.seat.close()
         self._let_go()
         self._over(outcome)
         self.tell("error")

@@ -6,7 +6,7 @@ may call it at once or later. Until then the exchange waits; instead of going on
 the exchange itself.
 
 A host carries out the engine's orders, and runs other addons: it moves bytes and decides nothing.
-It creates an ``H1Client`` (or ``H2Client``) for each client connection, and gives it what comes:
+It creates an ``H1Client`` for each client connection, and gives it what comes:
 ``receive``, ``gone`` (also for a half-closed connection), ``held`` (the client reads slowly, or
 again) and ``tick`` (every few seconds, for the time-outs). For each connection to an upstream it
 creates an ``Upstream`` and calls its ``receive`` and ``lost``. The engine may order anything within
@@ -272,9 +272,8 @@ class Host(Protocol):
     """True if the client uses TLS."""
     point: Point | None
     """Runs other addons at a named point (requestheaders, request, responseheaders, response,
-    error, websocket_start, websocket_message, websocket_end), then calls its last argument. At
-    ``answered`` the client has all of the answer, and it is too late to change anything. None if
-    there are no other addons."""
+    error), then calls its last argument. At ``answered`` the client has all of the answer, and it
+    is too late to change anything. None if there are no other addons."""
 
     def send(self, data: bytes) -> None:
         """Send these bytes to the client. After ``abort`` or ``close`` this does nothing."""

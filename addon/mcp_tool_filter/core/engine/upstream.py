@@ -83,8 +83,6 @@ class Upstream:
             return self.abort()
         self._has_answered = True
         try:
-            if exchange.seat is not None:
-                return exchange.seat.from_upstream(data)
             self._read(data)
         except Exception as error:
             self._fail(exchange, error)
@@ -94,9 +92,8 @@ class Upstream:
         if (exchange := self._exchange) is None:
             return
         try:
-            if exchange.seat is None:
-                self.wire.eof()
-                self._read()
+            self.wire.eof()
+            self._read()
             if self._exchange is not None:
                 exchange, self._exchange = self._exchange, None
                 exchange.upstream_lost(was_idle=self._uses > 1 and not self._has_answered)
@@ -121,7 +118,7 @@ class Upstream:
 
     def _read(self, data: bytes = b"") -> None:
         wire = self.wire
-        while (exchange := self._exchange) is not None and exchange.seat is None:
+        while (exchange := self._exchange) is not None:
             event = wire.next_joined(data)
             data = b""
             if event is None:

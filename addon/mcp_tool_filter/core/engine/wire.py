@@ -11,7 +11,7 @@ A wire has one of these states:
     head ──► count ──► end ──► done            a body with a length (without one, head ──► end)
          ──► size ──► chunk ──► size … ──► trailers ──► done
          ──► close ──► done                    an answer that ends with its connection
-         ──► switched                          after 101: no longer HTTP
+         ──► switched                          after 101, which no caller accepts
 
 Who has seen the end of a message sets the state from done to head to read the next one. What comes
 before that stays in the buffer.
@@ -111,8 +111,10 @@ class RequestHead:
     is_chunked: bool = False
     expects: bool = False
     """True if the client waits for our 100 before it sends the body."""
+    upgrades: bool = False
+    """True if the client asks for another protocol on this connection."""
     authority: str | None = None
-    """The host of an absolute target, once it is split; or HTTP/2's ``:authority``."""
+    """The host of an absolute target, once it is split."""
     body: bytes | None = None
     """The whole body, if it came with the head (``next_joined``)."""
     notes: RequestNotes = field(default_factory=RequestNotes)
@@ -121,7 +123,7 @@ class RequestHead:
         """Return the same head for another exchange, with the same notes."""
         return RequestHead(
             self.method, self.target, self.fields, self.is_11, self.keeps, self.length,
-            self.is_chunked, self.expects, self.authority, notes=self.notes,
+            self.is_chunked, self.expects, self.upgrades, self.authority, notes=self.notes,
         )  # fmt: skip
 
     def split_target(self) -> None:
@@ -174,6 +176,7 @@ _LENGTH_ONLY = re.compile(rb"(\r\n(?:content-length):[ \t]*)([^\r\n]*)", re.IGNO
 _LENGTH_OR_DATE = re.compile(rb"(\r\n(?:content-length|date):[ \t]*)([^\r\n]*)", re.IGNORECASE)
 NO_BODY = frozenset({204, 304})
 """The statuses of answers that never have a body."""
+NOT_IMPLEMENTED: Final = 501
 
 
 class Wire[H: (RequestHead, AnswerHead)](ABC):
@@ -537,6 +540,7 @@ def _split(block: bytes) -> tuple[bytes, Fields]:
 def _frame(head: RequestHead | AnswerHead) -> None:
     """Note in a head how its body is framed. Raises Fault if two readers could differ."""
     head.keeps = head.is_11
+    names_upgrade = has_upgrade = False
     for name, value in head.fields:
         match name.lower():
             case b"content-length":
@@ -550,10 +554,16 @@ def _frame(head: RequestHead | AnswerHead) -> None:
             case b"connection":
                 tokens = [token.strip() for token in value.lower().split(b",")]
                 head.keeps = head.keeps and b"close" not in tokens
+                names_upgrade = names_upgrade or b"upgrade" in tokens
+            case b"upgrade":
+                has_upgrade = True
             case b"expect" if isinstance(head, RequestHead):
                 head.expects = head.is_11 and value.lower() == b"100-continue"
     if head.is_chunked and head.length is not None:
         raise Fault("two framings")
+    if isinstance(head, RequestHead):
+        # Without the word in Connection the field means nothing (RFC 9110, 7.8), and is dropped.
+        head.upgrades = names_upgrade and has_upgrade
 
 
 # Writing
@@ -568,6 +578,7 @@ PHRASES = {
     413: b"Payload Too Large",
     431: b"Request Header Fields Too Large",
     500: b"Internal Server Error",
+    501: b"Not Implemented",
     502: b"Bad Gateway",
     503: b"Service Unavailable",
 }

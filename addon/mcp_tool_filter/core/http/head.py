@@ -496,18 +496,6 @@ def _encoded(text: str) -> str:
     return f"=?base64?{payload}?="
 
 
-def is_websocket(head: Head) -> bool:
-    """Tell whether a request asks for a WebSocket, the only upgrade whose messages we can judge."""
-    if head.method != "GET":
-        return False
-    names = [name.lower() for name, _ in head.headers]
-    return (
-        (head.get(b"upgrade") or "").lower() == "websocket"
-        and head.get(b"sec-websocket-version") == "13"
-        and all(names.count(name) == 1 for name in (b"upgrade", b"sec-websocket-version"))
-    )
-
-
 # Headers that repeat parts of the body
 
 type ParamHeaders = Mapping[tuple[str, ...], str]
@@ -682,9 +670,7 @@ class AnswerNotes:
         self.names = listener.names
 
 
-def fields_for_upstream(
-    head: Head, passed: Passed, *, host: bytes, added: Fields, is_socket: bool
-) -> Fields:
+def fields_for_upstream(head: Head, passed: Passed, *, host: bytes, added: Fields) -> Fields:
     """Return the fields that the upstream gets: the client's, as far as they may pass, and ours."""
     gone = {*NOT_SENT, *(name.lower() for name, _ in added)}
     gone.update(name.encode() for name, _ in passed.headers)
@@ -694,14 +680,6 @@ def fields_for_upstream(
     out += [one for one in head.headers if one[0].lower() not in gone]
     out.append((b"accept-encoding", b"identity"))
     out += [(name.encode(), value.encode()) for name, value in passed.headers if value is not None]
-    if is_socket:
-        key = (head.get(b"sec-websocket-key") or "").encode("latin-1")
-        out += [
-            (b"connection", b"Upgrade"),
-            (b"upgrade", b"websocket"),
-            (b"sec-websocket-version", b"13"),
-            (b"sec-websocket-key", key),
-        ]
     return (*out, *added)
 
 

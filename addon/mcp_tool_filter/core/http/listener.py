@@ -14,7 +14,7 @@ from __future__ import annotations
 import hmac
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from secrets import token_bytes
 from typing import assert_never
@@ -488,14 +488,6 @@ class Listener:
         """Forget a stream that has ended."""
         if self.legacy.endpoints:
             self.legacy.close(exchange.conversation)
-
-    def open_socket(self, exchange: HttpExchange) -> Conversation:
-        """Return the conversation for a WebSocket."""
-        client = exchange.conversation.client
-        is_like = exchange.is_like_the_fetch
-        session = Session(started=self.policy.clock(), is_like_the_fetch=is_like)
-        client = replace(client, via=Via.WEBSOCKET, session=session, said_revision=None)
-        return Conversation(self.policy, client)
 
     def _open_legacy(
         self,

@@ -38,7 +38,6 @@ class Via(StrEnum):
 
     HTTP = "http"
     LEGACY_SSE = "legacy-sse"
-    WEBSOCKET = "websocket"
     STDIO = "stdio"
 
 

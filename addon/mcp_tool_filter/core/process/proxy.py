@@ -398,12 +398,10 @@ class Proxy:
 
 
 def _is_waited_for(exchange: Exchange) -> bool:
-    """Tell whether a client waits for an answer here: an open stream or WebSocket may bring none,
-    or only notifications."""
+    """Tell whether a client waits for an answer here: an open stream may bring none, or only
+    notifications."""
     if exchange.head.method != "GET" and not exchange.has_begun:
         return True
-    asked = exchange.asked
-    conversation = exchange.socket or (asked.conversation if asked is not None else None)
-    if conversation is None:
+    if exchange.asked is None:
         return False
-    return any(method != _LISTEN for method in conversation.exchanges.methods)
+    return any(method != _LISTEN for method in exchange.asked.conversation.exchanges.methods)

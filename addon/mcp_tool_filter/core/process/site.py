@@ -9,8 +9,8 @@ our side fails only one request; each makes us probe. A lost upstream ends the p
 ``--keep-running`` we wait until it is back and take its new list.
 
 A SIGHUP also makes us take the new list of each upstream. Clients are told of changes only if the
-upstream has declared such notifications: on the GET stream of a session, on a WebSocket, and on the
-streams that clients of 2026-07-28 open for it.
+upstream has declared such notifications: on the GET stream of a session, and on the streams that
+clients of 2026-07-28 open for it.
 """
 
 from __future__ import annotations
@@ -185,8 +185,6 @@ def head_of(exchange: Exchange) -> Head:
 
 def client_of(exchange: Exchange) -> Client | None:
     """Return the client that waits for the answer; None if it waits on another stream."""
-    if exchange.socket is not None:
-        return exchange.socket.client
     asked = exchange.asked
     if asked is None or (asked.is_legacy and exchange.head.method != "GET"):
         return None

@@ -47,7 +47,6 @@ from mcp_tool_filter.core.process.site import Site, TargetFinder
 from mcp_tool_filter.core.sockets.connect import HttpFailed, connect
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.engine.client_h2 import H2Client
     from mcp_tool_filter.core.engine.service import Asking, Host, Service
 
 _BACKLOG = 1024
@@ -197,9 +196,6 @@ class Server:
             proxy.begin_to_leave()
             await self._take_the_last()
             self._close_doors()
-            for one in list(self.all):  # clients of HTTP/1.1 see it in answers
-                if not isinstance(one.speaks, H1Client):
-                    one.speaks.retire()
             await proxy.wait_for_requests_in_flight()
             self._hang_up({one.down.host for one in proxy.exchanges})
             await proxy.drain()
@@ -292,7 +288,7 @@ class Reads:
         self.answered: list[ClientConnection] | None = None
         """The clients that get something for the bytes that the engine reads now."""
 
-    def give(self, speaks: H1Client | H2Client | Upstream, data: bytes) -> None:
+    def give(self, speaks: H1Client | Upstream, data: bytes) -> None:
         self._budget.left -= len(data)
         if self._budget.left < 0:
             self._budget.look_soon()
@@ -313,7 +309,7 @@ class _Connection(asyncio.Protocol):
     """One socket; ``speaks`` is its part of the engine."""
 
     _transport: asyncio.Transport
-    speaks: H1Client | H2Client | Upstream
+    speaks: H1Client | Upstream
 
     @property
     def is_closing(self) -> bool:
@@ -341,7 +337,7 @@ class _Connection(asyncio.Protocol):
 class ClientConnection(_Connection):
     """One client's connection; it is the engine's ``Host``."""
 
-    speaks: H1Client | H2Client
+    speaks: H1Client
 
     point: Point | None = None
 
@@ -383,7 +379,7 @@ class ClientConnection(_Connection):
                 self.is_tls = True
                 self._tls = ServerTls(self._server.tls, self._write)
                 self.send = self._tls.send
-            tls, was_ready = self._tls, self._tls.is_ready
+            tls = self._tls
             plain = tls.receive(data)
         except Exception as error:
             if not isinstance(error, ssl.SSLError):
@@ -391,11 +387,6 @@ class ClientConnection(_Connection):
             log.info("the TLS of a client failed: %s", error)
             self._transport.close()
             return
-        if tls.is_ready and not was_ready and tls.alpn == "h2":
-            from mcp_tool_filter.core.engine.client_h2 import H2Client
-
-            self.speaks.gone()
-            self.speaks = H2Client(self._server.service, self)
         if plain:
             self._reads.give(self.speaks, plain)
         if tls.has_ended:
@@ -684,10 +675,6 @@ class ServerTls:
         """True once the handshake is done."""
         self.has_ended = False
         """True once the client has announced that it sends no more."""
-
-    @property
-    def alpn(self) -> str | None:
-        return self._tls.selected_alpn_protocol()
 
     def receive(self, data: bytes) -> bytes:
         """Take bytes from the socket; return them decrypted. Raises SSLError."""

@@ -61,7 +61,6 @@ from mcp_tool_filter.rooms.mitmproxy.options import FORWARD_MODES
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.engine.client_h1 import H1Client
-    from mcp_tool_filter.core.engine.client_h2 import H2Client
     from mcp_tool_filter.core.engine.exchange import Exchange
     from mcp_tool_filter.core.process.proxy import Proxy
     from mcp_tool_filter.rooms.mitmproxy.flows import Flows
@@ -151,7 +150,7 @@ class ForwardLayer(EngineLayer):
         """Tell whether the client has not waited for its tunnel."""
         return self._to is not None and bool(self._first)
 
-    def _open_client(self) -> H1Client | H2Client:
+    def _open_client(self) -> H1Client:
         return ForwardClient(self._places, self)
 
     def owner_of(self, server: Server) -> EngineLayer | None:

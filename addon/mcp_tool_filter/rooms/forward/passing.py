@@ -6,12 +6,10 @@ that two readers could frame differently. Each request is looked at (``rooms/for
     undecided ──► passing ──► over       its bytes, and those of its answer, go on as they come
               └──► judged                an ``Exchange``, as in front of one upstream
     passing ──► judged                   the event stream of a GET turned out to be MCP
-            ──► tunnel                   after an upgrade that carries no HTTP
 
 What passes keeps its bytes, with four exceptions. The target that names this proxy becomes a path,
 and fields for this proxy are removed. A GET for events asks for an answer without a coding, since
-it may be MCP. Chunks of an event stream may be cut elsewhere. No upgrade to a protocol that carries
-HTTP is asked for. A WebSocket is judged from the beginning; its messages pass until one is MCP.
+it may be MCP. Chunks of an event stream may be cut elsewhere. An upgrade is refused, as everywhere.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from mcp_tool_filter.core.engine.wire import (
 )
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.bodies import may_be_event_stream
-from mcp_tool_filter.core.http.head import SAFE_METHODS, Head, is_websocket, text_of, values_of
+from mcp_tool_filter.core.http.head import SAFE_METHODS, Head, text_of
 from mcp_tool_filter.rooms.forward.recognise import (
     BodyReader,
     EventPeeker,
@@ -47,10 +45,8 @@ from mcp_tool_filter.rooms.forward.recognise import (
 
 log = logging.getLogger(__name__)
 
-_CARRY_HTTP = ("websocket", "h2", "http", "tls")
 _FOR_US = re.compile(rb"(?<=\n)proxy-(?:authorization|connection):[^\r\n]*\r\n", re.IGNORECASE)
 _CODINGS = re.compile(rb"((?<=\n)accept-encoding:)[^\r\n]*", re.IGNORECASE)
-_UPGRADE = re.compile(rb"(?<=\n)(?:upgrade|http2-settings):[^\r\n]*\r\n", re.IGNORECASE)
 _UNREACHABLE = (
     b"HTTP/1.1 502 Bad Gateway\r\nconnection: close\r\ncontent-type: text/plain\r\n"
     b"content-length: %d\r\n\r\n%b"
@@ -103,8 +99,6 @@ class Passing:
         self.service = client.service
         self.most_idle = client.service.limits.young
         self.up: Upstream | None = None
-        self.seat: Passing | None = None
-        """Itself, once it is a tunnel."""
         self.is_over = False
         self.has_begun = False
         """True once the client has got a part of the answer."""
@@ -215,9 +209,6 @@ class Passing:
             self._raw[:0] = self._sent
             self.most_idle = 0.0
             self._connect()
-        elif self.seat is not None:
-            self._end()
-            self.down.close()
         elif self.has_begun:
             self.cut()
         else:
@@ -233,23 +224,17 @@ class Passing:
         assert self._wire is not None
         raw = self._wire.raw
         if head.status == 101:
-            asked = values_of(self.head.fields, b"upgrade")
-            if not asked or asked != values_of(head.fields, b"upgrade"):
-                raise ProtocolError("an upgrade that was not requested")
-        elif head.status == 100 and self._said_100:
+            raise ProtocolError("an upgrade that was not requested")
+        if head.status == 100 and self._said_100:
             return
-        elif head.status >= 200:
+        if head.status >= 200:
             self._answer = head
             kind = text_of(head.fields, b"content-type")
             if self.head.method == "GET" and may_be_event_stream(kind):
                 self._begin_peeking(head, raw)
                 return
-        self.has_begun = head.status >= 200 or head.status == 101
+        self.has_begun = head.status >= 200
         self.down.host.send(raw)
-        if head.status == 101:
-            self.seat = self
-            self.from_client(self.down.leave_http())
-            self.from_upstream(self._wire.take_rest())
 
     def _begin_peeking(self, head: AnswerHead, raw: bytes) -> None:
         coding = text_of(head.fields, b"content-encoding").strip()
@@ -265,7 +250,7 @@ class Passing:
         assert self._wire is not None
         raw = self._wire.raw
         if self._peeker is None:
-            self.from_upstream(raw)
+            self.down.host.send(raw)
         elif self._inflate is not None:
             self._answer_raw += raw
             self._peek_compressed(self._peeker, self._inflate(data) if data else ())
@@ -278,7 +263,7 @@ class Passing:
         assert self._wire is not None
         peeker, raw = self._peeker, self._wire.raw
         if peeker is None:
-            self.from_upstream(raw)
+            self.down.host.send(raw)
         elif self._inflate is not None:
             self._answer_raw += raw
             if peeker.finish()[1] is not None:
@@ -319,20 +304,6 @@ class Passing:
         if self._answer_raw:
             self.down.host.send(self._answer_raw)
             self._answer_raw, self.has_begun = b"", True
-
-    # A tunnel
-
-    def from_client(self, data: bytes) -> None:
-        if data and self.up is not None:
-            self.up.write(data)
-
-    def from_upstream(self, data: bytes) -> None:
-        if data:
-            self.down.host.send(data)
-
-    def client_is_slow(self, on: bool) -> None:
-        if self.up is not None:
-            self.up.slow_down(on)
 
     # The end
 
@@ -409,17 +380,11 @@ class ForwardClient(H1Client):
             return
         at = self._places.address_of(head)
         has_body = head.is_chunked or bool(head.length)
-        if has_body and values_of(head.fields, b"upgrade"):  # to some servers the body is not HTTP
-            raise Fault("a body in front of another protocol")
         self._note_request(is_whole=False)
         known = Head(head.method, path_of(head.target), head.fields)
         is_endpoint = self._places.is_endpoint(at, head)
         if is_mcp_head(known) or (is_endpoint and not has_body and head.method == "GET"):
             self._judged(head, at).begin()
-        elif is_websocket(known):
-            exchange = self._judged(head, at)
-            exchange.looks_for_mcp = True
-            exchange.begin()
         else:
             passing = self.exchange = Passing(self, at, head, self._out(head, self.wire.raw))
             limits = self.service.listener.config.limits
@@ -449,9 +414,6 @@ class ForwardClient(H1Client):
                 fields = b"\r\nProxy-Authorization: " + login + fields
         if head.method == "GET" and "event-stream" in text_of(head.fields, b"accept").lower():
             fields = _CODINGS.sub(rb"\1identity", fields)  # we must be able to filter it
-        wanted = text_of(head.fields, b"upgrade").lower()
-        if any(name in wanted for name in _CARRY_HTTP):
-            fields = _UPGRADE.sub(b"", fields)
         return line + fields
 
     def _refuse_bytes(self, fault: Fault) -> None:
@@ -473,7 +435,7 @@ class ForwardClient(H1Client):
 
     def _note(self, status: int) -> None:
         exchange = self.exchange
-        if isinstance(exchange, Exchange) and exchange.address and not exchange.looks_for_mcp:
+        if isinstance(exchange, Exchange) and exchange.address:
             self._places.note_answer(exchange.address, exchange.head, status)
 
     # Called by a passing request

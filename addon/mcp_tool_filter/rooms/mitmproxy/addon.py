@@ -28,6 +28,7 @@ from mitmproxy.proxy.layer import NextLayer
 from mitmproxy.proxy.mode_specs import ProxyMode, ReverseMode
 from mitmproxy.proxy.server import ConnectionHandler
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
+from mitmproxy.tls import ClientHelloData
 
 from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.engine.exchange import Answer, Exchange
@@ -299,8 +300,6 @@ class ToolFilter:
         """Accept no new clients, and let open calls finish."""
         self.proxy.begin_to_leave()
         await connections.close_doors()
-        for layer in list(self._layers.values()):
-            layer.retire()
         await self.proxy.wait_for_requests_in_flight()
         await self.proxy.drain()
 
@@ -367,6 +366,11 @@ class ToolFilter:
         elif layer := put_engine(asked, site, self._flows):
             self._layers[client.id] = layer
         raise AddonHalt  # nobody chooses after us
+
+    def tls_clienthello(self, data: ClientHelloData) -> None:
+        """Choose HTTP/1.1: a client that offers only HTTP/2 gets no protocol, and is refused."""
+        if isinstance(data.context.client.proxy_mode, ReverseMode):
+            data.context.client.alpn = b"http/1.1"
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
         if not isinstance(data.client.proxy_mode, ReverseMode) and data.client.alpn == b"h2":
@@ -482,10 +486,10 @@ async def replay(flow: HTTPFlow, layer: EngineLayer, address: Address | None) ->
     try:
         await handler.server_event(events.Start())
         down = InnerClient(layer)
-        exchange = _begin(flow, layer.service, address, down)
+        _begin(flow, layer.service, address, down)
         layer.wake()
         await down.over.wait()
-        if exchange.seat is not None or down.answer is None:
+        if down.answer is None:
             flow.response = Response.make(_GATEWAY)
         else:
             flow.response = _response(down.answer, bytes(down.body))
@@ -494,9 +498,7 @@ async def replay(flow: HTTPFlow, layer: EngineLayer, address: Address | None) ->
         handler.close()
 
 
-def _begin(
-    flow: HTTPFlow, service: Service, address: Address | None, down: InnerClient
-) -> Exchange:
+def _begin(flow: HTTPFlow, service: Service, address: Address | None, down: InnerClient) -> None:
     target, fields, body = shown_request(flow)
     kept = [one for one in fields if one[0].lower() not in (*_FRAMING, b"host")]
     head = RequestHead(
@@ -506,7 +508,6 @@ def _begin(
     exchange.address = address
     exchange.flow = SimpleNamespace(flow=flow)
     down.ask(exchange, body)
-    return exchange
 
 
 def _response(answer: Answer, body: bytes) -> Response:

@@ -63,7 +63,7 @@ def add_views() -> None:
 
 def _content_type(metadata: Metadata, data: bytes) -> str:
     if metadata.content_type is None and data[:1] in (b"{", b"["):
-        return "application/json"  # for example a WebSocket message
+        return "application/json"
     return metadata.content_type or "application/octet-stream"
 
 

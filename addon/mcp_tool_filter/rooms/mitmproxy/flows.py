@@ -10,7 +10,6 @@ it, then we take over what they have changed:
                      the answer is complete and judged
     response         the answer is complete and judged     what they change is judged again
     error            the client or the upstream has left, somebody has killed the flow
-    websocket_*      a message that is judged next
 
 A script that answers instead of the upstream has its answer judged like the upstream's.
 
@@ -38,15 +37,14 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from copy import copy
-from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
-from mitmproxy import http, websocket
+from mitmproxy import http
 from mitmproxy.connection import Server
 from mitmproxy.flow import Error, Flow
 from mitmproxy.proxy.context import Context
@@ -62,7 +60,6 @@ from mcp_tool_filter.rooms.secrets.names import is_secret_header, is_secret_name
 from mcp_tool_filter.rooms.secrets.places import Findings, replace
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.engine.websocket import Shown, Socket
     from mcp_tool_filter.core.http.head import Fields
     from mcp_tool_filter.rooms.mitmproxy.connections import Sockets
     from mcp_tool_filter.rooms.mitmproxy.hooks import Hooks
@@ -72,10 +69,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_MESSAGES = 16 * 1024 * 1024
-"""Bytes of the messages of one WebSocket that its flow keeps; mitmproxy would keep all."""
-_MOST_UNWATCHED = 256 * 1024
-_TEXT, _BINARY = 1, 2
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _REQUEST = http.Request("", 0, b"", b"", b"", b"", b"", (), None, None, 0.0, None)
 _RESPONSE = http.Response(b"", 0, b"", (), None, None, 0.0, None)
@@ -126,7 +119,7 @@ class Flows:
             return
         if adopt is not None:
             adopt(picture)
-        if name in _LAST and exchange.seat is None:  # a cycle would keep the bodies for long
+        if name in _LAST:  # a cycle would keep the bodies for long
             exchange.flow = SimpleNamespace(flow=picture.flow)
         go_on()
 
@@ -149,29 +142,6 @@ class Flows:
         if isinstance(picture, Picture):
             picture.flow.server_conn = server
 
-    def inject(
-        self, flow: Flow, message: websocket.WebSocketMessage, exchanges: Iterable[Exchange]
-    ) -> tuple[Awaitable[None] | None, Callable[[], None]] | None:
-        """Show a message that the user injects; return what to await, and what judges it then."""
-        for exchange in exchanges:
-            picture, socket = exchange.flow, exchange.seat
-            if isinstance(picture, Picture) and picture.flow is flow and socket is not None:
-                message.injected = True
-                picture.add_message(message)
-                work = self.hooks.run("websocket_message", flow)
-                return work, partial(_judge_injected, socket, message)
-        return None
-
-
-def _judge_injected(socket: Socket, message: websocket.WebSocketMessage) -> None:
-    if not message.dropped:
-        socket.inject(
-            message.content,
-            to_client=not message.from_client,
-            is_text=message.is_text,
-            view=message,
-        )
-
 
 class Picture:
     """One exchange as a flow."""
@@ -181,7 +151,7 @@ class Picture:
         self.exchange = exchange
         self._layer = layer
         context = layer.context
-        self._version = b"HTTP/2.0" if context.client.alpn == b"h2" else b"HTTP/1.1"
+        self._version = b"HTTP/1.1"
         self._authority = exchange.service.authority
         head = exchange.head
         hosts = [value for name, value in head.fields if name.lower() == b"host"]
@@ -191,7 +161,6 @@ class Picture:
         if self._masks.hides:
             _masks[self.flow] = self._masks
         self._answered_at = 0.0
-        self._message_bytes = 0
         self._response: http.Response | None = None
         self._answer: tuple[int, Fields, bytes | None] = (0, (), None)
         self.flow.request = self._make_request(head, context)
@@ -297,15 +266,13 @@ class Picture:
             response.stream = True
         self.flow.response = self._response = response
         self._answer = answer.status, fields, body
-        if answer.status == 101:
-            self.flow.websocket = websocket.WebSocketData()
 
     def _seen_answer(self, answer: Answer) -> tuple[Fields, bytes | None]:
         fields = answer.fields
         body: bytes | None = None
         if self.exchange.stream is None:
             body = answer.body
-            if answer.status not in (101, 204, 304):
+            if answer.status not in (204, 304):
                 fields = (*fields, (b"content-length", b"%d" % len(body)))
         fields = self._masks.hide_fields(fields, in_answer=True)
         if body:
@@ -361,8 +328,7 @@ class Picture:
     def settle(self) -> None:
         """Show the answer as the client got it."""
         exchange = self.exchange
-        if exchange.seat is None:
-            self.flow.live = False
+        self.flow.live = False
         response, answer = self.flow.response, exchange.answer
         if response is not None and answer is not None and exchange.stream is None:
             self._put_answer(response, answer)
@@ -408,59 +374,6 @@ class Picture:
 
     def said(self, data: bytes) -> None:
         self._flows.watch.note_said(self.flow, data)
-
-    # WebSocket
-
-    def show_message(self) -> None:
-        socket = self.exchange.seat
-        assert socket is not None
-        one = socket.shown
-        assert one is not None
-        opcode = _TEXT if one.is_text else _BINARY
-        one.view = websocket.WebSocketMessage(opcode, one.from_client, one.raw or b"")
-        self.add_message(one.view)
-
-    def add_message(self, message: websocket.WebSocketMessage) -> None:
-        data = self.flow.websocket
-        assert data
-        data.messages.append(message)
-        self._message_bytes += len(message.content)
-        most = MOST_MESSAGES if self._flows.watch.is_watched else _MOST_UNWATCHED
-        while self._message_bytes > most and len(data.messages) > 1:
-            self._message_bytes -= len(data.messages.pop(0).content)
-
-    def adopt_message(self) -> None:
-        socket, data = self.exchange.seat, self.flow.websocket
-        if socket is not None and socket.shown is not None and data is not None:
-            message = data.messages[-1]
-            socket.shown.raw = None if message.dropped else message.content
-
-    def passed(self, shown: Shown, said: Sequence[tuple[bool, bytes, bool]]) -> None:
-        """Show what became of a message: it passed, was changed, or was dropped."""
-        message = shown.view
-        if not isinstance(message, websocket.WebSocketMessage) or not self.flow.websocket:
-            return
-        onward = [one for one in said if one[0] is not shown.from_client]
-        if onward:
-            message.content = onward[0][1]
-        else:
-            message.drop()
-        for one in said:
-            if not onward or one is not onward[0]:
-                to_client, raw, is_text = one
-                opcode = _TEXT if is_text else _BINARY
-                ours = websocket.WebSocketMessage(opcode, not to_client, raw)
-                ours.injected = True
-                self.add_message(ours)
-
-    def show_socket_end(self) -> None:
-        data, socket = self.flow.websocket, self.exchange.seat
-        if data is not None and socket is not None and socket.closed is not None:
-            closed = socket.closed
-            data.closed_by_client = closed.by_client
-            data.close_code, data.close_reason = closed.code, closed.reason
-            data.timestamp_end = time.time()
-        self.flow.live = False
 
 
 def flow_of(origin: object) -> http.HTTPFlow | None:
@@ -521,15 +434,12 @@ _SHOW: dict[str, Callable[[Picture], None]] = {
     "response": Picture.show_answer,
     "answered": Picture.settle,
     "error": Picture.show_error,
-    "websocket_message": Picture.show_message,
-    "websocket_end": Picture.show_socket_end,
 }
 _ADOPT: dict[str, Callable[[Picture], None]] = {
     "requestheaders": Picture.adopt_early,
     "request": Picture.adopt_request,
     "responseheaders": Picture.adopt_answer_head,
     "response": Picture.adopt_answer,
-    "websocket_message": Picture.adopt_message,
 }
 
 

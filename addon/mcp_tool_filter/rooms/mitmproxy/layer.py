@@ -32,13 +32,11 @@ from typing import TYPE_CHECKING, Any
 
 from mitmproxy import ctx
 from mitmproxy.connection import Connection, Server
-from mitmproxy.flow import Flow
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import ClientTLSLayer, ServerTLSLayer
 from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.tunnel import TunnelLayer
-from mitmproxy.websocket import WebSocketMessage
 
 from mcp_tool_filter.core.engine.client_h1 import H1Client
 from mcp_tool_filter.core.engine.service import Address, Asking, Point, Service
@@ -46,7 +44,6 @@ from mcp_tool_filter.core.engine.upstream import Upstream
 from mcp_tool_filter.rooms.mitmproxy.connections import Newcomer
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.engine.client_h2 import H2Client
     from mcp_tool_filter.core.engine.exchange import Exchange
     from mcp_tool_filter.rooms.mitmproxy.flows import Flows
 
@@ -125,7 +122,8 @@ class EngineLayer(layer.Layer):
         self._held = bytearray()
         """What the client has sent while we do not read from it."""
         self._sent_afterwards = 0
-        self._client: H1Client | H2Client | None = None  # ALPN decides, and TLS comes first
+        self._client: H1Client | None = None
+        """None until the first byte: a connection that says nothing costs little."""
 
     # Events in
 
@@ -170,8 +168,6 @@ class EngineLayer(layer.Layer):
             case events.CommandCompleted():
                 if go_on := self._waiting.pop(event.command, None):
                     go_on(event.reply)
-            case events.MessageInjected() if isinstance(event.message, WebSocketMessage):
-                self._inject(event.flow, event.message)
 
     def _from_client(self, data: bytes) -> None:
         if self._has_closed:
@@ -185,11 +181,7 @@ class EngineLayer(layer.Layer):
             self._client = self._open_client()
         self._client.receive(data)
 
-    def _open_client(self) -> H1Client | H2Client:
-        if self.context.client.alpn == b"h2":
-            from mcp_tool_filter.core.engine.client_h2 import H2Client
-
-            return H2Client(self.service, self)
+    def _open_client(self) -> H1Client:
         return H1Client(self.service, self)
 
     def _client_left(self) -> None:
@@ -206,13 +198,6 @@ class EngineLayer(layer.Layer):
             self._idle.pop(server, None)
             self._orders.append(commands.CloseConnection(server))
             upstream.lost()
-
-    def _inject(self, flow: Flow, message: WebSocketMessage) -> None:
-        """Judge a WebSocket message that the user makes up as if a peer had sent it."""
-        found = self._flows.inject(flow, message, self.service.exchanges)
-        if found is not None:
-            work, judge = found
-            self._when_done(work, judge, lambda: None)
 
     def _through_tls(self, stack: TunnelLayer, event: events.Event) -> Orders:
         for command in stack.handle_event(event):
@@ -289,11 +274,6 @@ class EngineLayer(layer.Layer):
         """Let the engine look for time-outs."""
         if self._client is not None:
             self._client.tick(now)
-
-    def retire(self) -> None:
-        """Tell a client of HTTP/2 to send no more requests."""
-        if self._client is not None and not isinstance(self._client, H1Client):
-            self._client.retire()
 
     def wake(self) -> None:
         """Carry out what the engine has ordered outside of an event."""

@@ -180,7 +180,15 @@ PROBES = (
         _post(_ASK),
         script=_change("request", "request", "content", _call(_HIDDEN)),
     ),
-    Probe("an upgrade", _post(_ASK, _UPGRADE), _SWITCHED + _LIST),
+    Probe(
+        "an upgrade",
+        _post(_ASK, _UPGRADE),
+        _SWITCHED + _LIST,
+        not_to_upstream=(b"tools/list", b"upgrade"),
+        to_client=(b"HTTP/1.1 501",),
+        not_to_client=(_KEPT, _MARK),
+    ),
+    Probe("an upgrade that was not requested", _post(_ASK), _SWITCHED + _LIST),
     Probe("an error page", _post(_ASK), b"HTTP/1.1 200 OK\r\n" + _MARK + b"\r\n\r\n"),
     Probe(
         "a layer chosen by a script",

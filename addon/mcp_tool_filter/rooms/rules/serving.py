@@ -125,9 +125,7 @@ class Rules(Plug):
     def _copy_to_upstream(self, text: bytes, effect: SendCopy) -> None:
         exchange = effect.origin
         assert isinstance(exchange, Exchange)
-        if exchange.seat is not None:
-            exchange.seat.say(text)
-        elif self._copies:
+        if self._copies:
             post = _post(site_of(exchange), exchange, exchange.head.target, text)
             self._copies.begin(post)
 

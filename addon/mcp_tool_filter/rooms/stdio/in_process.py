@@ -110,7 +110,7 @@ class InnerClient:
     """A client of one request; it keeps the answer."""
 
     is_slow = False
-    holder = None
+    lacks_seat = False
 
     def __init__(self, host: Host | None = None) -> None:
         """Without a ``host``, the service must have an upstream in this process."""
@@ -145,10 +145,6 @@ class InnerClient:
 
     def go_ahead(self) -> None:
         """The body goes at once."""
-
-    def switch(self, _answer: Answer) -> bytes:
-        self.over.set()  # a WebSocket needs a connection
-        return b""
 
 
 class _NoHost:

@@ -132,7 +132,7 @@ def _only(value: Value | None, key: str) -> Value | None:
 _LONGEST_ERROR = 256  # characters
 _NOWHERE: ServerAt = {}
 _NAMES = {"tool": "gen_ai.tool.name", "prompt": "gen_ai.prompt.name", "uri": "mcp.resource.uri"}
-_PROTOCOL_NAMES = {Via.HTTP: "http", Via.LEGACY_SSE: "http", Via.WEBSOCKET: "websocket"}
+_PROTOCOL_NAMES = {Via.HTTP: "http", Via.LEGACY_SSE: "http"}
 
 
 def name_of(request: Request, judged: Judged) -> str:

@@ -141,7 +141,7 @@ def _end_of(origin: object, client: Client, age: float) -> Unanswered | None:
         is_open = any(one.conversation.client is client for one in streams)
         return None if is_open else Unanswered("client_left")
     answer, end = origin.answer, Unanswered(*_ending_of(origin))
-    if origin.seat is not None or answer is None:
+    if answer is None:
         return end
     # A stream may be resumed, and what was only accepted may be answered on another one.
     may_come = answer.status == _ACCEPTED or may_be_event_stream(answer.get(b"content-type"))
@@ -152,7 +152,7 @@ def _ending_of(exchange: Exchange) -> tuple[str, int | None]:
     """Return why no answer comes any more, or the status of an answer that refuses."""
     if exchange.outcome is Outcome.UPSTREAM_FAILED:
         return "upstream_failed", None
-    if exchange.seat is not None or exchange.outcome is not Outcome.ANSWERED:
+    if exchange.outcome is not Outcome.ANSWERED:
         return "client_left", None
     status = exchange.answer.status if exchange.answer is not None else 0
     return "", status if status >= _BAD_REQUEST else None
@@ -167,9 +167,6 @@ def _trace(tracer: Tracer, judged: Judged) -> None:
         tracer.observe(judged)
         return
     address = (exchange.down.host.peer, exchange.down.host.port)
-    if exchange.seat is not None:  # its headers belong to the connection, not to a message
-        tracer.observe(judged, peer=address, server=_server_at(exchange))
-        return
     tracer.observe(judged, _trace_headers(exchange), address, _server_at(exchange))
     for name, value in tracer.headers_for(judged).items():
         exchange.added = (*exchange.added, (name.lower().encode(), value.encode()))
@@ -199,6 +196,4 @@ def _end_spans(tracer: Tracer, exchange: Exchange) -> None:
     if (client := client_of(exchange)) is None:
         return
     why, status = _ending_of(exchange)
-    if why == "upstream_failed" and exchange.seat is not None:
-        why = "upstream_left"
     tracer.leave(client, why or (str(status) if status else None))
