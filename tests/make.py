@@ -16,7 +16,7 @@ from mcp_tool_filter.core.messages.messages import Batch, Request, Single, parse
 from mcp_tool_filter.core.messages.tools import Definition, Listing, ToolCall, parse_listing
 from mcp_tool_filter.core.policy.config import Config, parse_config
 from mcp_tool_filter.core.policy.effects import Decision, waits
-from mcp_tool_filter.core.policy.exchange import Link
+from mcp_tool_filter.core.policy.situation import Link
 from mcp_tool_filter.core.policy.snapshot import Snapshot, take_snapshot
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 

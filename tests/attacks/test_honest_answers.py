@@ -16,7 +16,7 @@ from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.memory import example
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.core.policy.config import Config, parse_config
-from mcp_tool_filter.core.policy.exchange import Client, Via
+from mcp_tool_filter.core.policy.situation import Client, Via
 from mcp_tool_filter.core.policy.verdict import Forward
 from mcp_tool_filter.rooms.lock.lock import Lock, parse_json
 from tests.attacks.corpus import cells, rows

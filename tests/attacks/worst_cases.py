@@ -15,16 +15,16 @@ import zstandard
 
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.http import bodies, head, urls
+from mcp_tool_filter.core.http.asked import Passed
 from mcp_tool_filter.core.http.asker import problem_in_source
 from mcp_tool_filter.core.http.event_stream import EventStream
-from mcp_tool_filter.core.http.exchange import Passed
 from mcp_tool_filter.core.http.head import Head
 from mcp_tool_filter.core.messages import large, messages, sse
 from mcp_tool_filter.core.messages.limits import MOST_IN_BATCH, Limits
 from mcp_tool_filter.core.messages.tools import parse_listing, shows_tool
 from mcp_tool_filter.core.policy.config import AllowedHosts
 from mcp_tool_filter.core.policy.effects import at_once
-from mcp_tool_filter.core.policy.exchange import Client, Exchange
+from mcp_tool_filter.core.policy.situation import Client, Exchange
 from mcp_tool_filter.core.policy.tool_filter import decide_in_steps
 from mcp_tool_filter.core.upstream.replies import messages_in
 from mcp_tool_filter.rooms.audit.entries import OpenRequest

@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import assert_never
 
 from mcp_tool_filter.core.errors import ProtocolError, StartError
+from mcp_tool_filter.core.http.asked import HttpExchange, LegacyEndpoints, Passed
 from mcp_tool_filter.core.http.bodies import decode_body
-from mcp_tool_filter.core.http.exchange import HttpExchange, LegacyEndpoints, Passed
 from mcp_tool_filter.core.http.head import Head
 from mcp_tool_filter.core.messages import messages
 from mcp_tool_filter.core.messages.limits import Limits

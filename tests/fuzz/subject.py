@@ -9,9 +9,9 @@ from typing import Any, assert_never
 from mcp_tool_filter.core.conversation.conversation import exchange_for
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.errors import ProtocolError
+from mcp_tool_filter.core.http.asked import Answered, HttpExchange, Passed
 from mcp_tool_filter.core.http.bodies import decode_body
 from mcp_tool_filter.core.http.event_stream import EventStream
-from mcp_tool_filter.core.http.exchange import Answered, HttpExchange, Passed
 from mcp_tool_filter.core.http.head import Head
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.http.listener import open_listener as open_listener_for

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from mcp_tool_filter.core.conversation import conversation as from_upstream
 from mcp_tool_filter.core.conversation.memory import Sessions
-from mcp_tool_filter.core.http.exchange import LegacyEndpoints
+from mcp_tool_filter.core.http.asked import LegacyEndpoints
 from mcp_tool_filter.core.messages import large, scan
 from mcp_tool_filter.core.messages import skim as long_values
 from mcp_tool_filter.core.policy.effects import at_once

@@ -9,7 +9,7 @@ from mcp_tool_filter.core.conversation.policy_in_force import Arrival, Judged, P
 from mcp_tool_filter.core.messages.limits import R2025_11_25
 from mcp_tool_filter.core.messages.messages import Request
 from mcp_tool_filter.core.policy.effects import Decision, Together, waits
-from mcp_tool_filter.core.policy.exchange import Client, Session
+from mcp_tool_filter.core.policy.situation import Client, Session
 from mcp_tool_filter.core.policy.verdict import Forward, Verdict
 from tests.make import answering, asking, at_once, text_of
 

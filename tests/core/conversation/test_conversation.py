@@ -12,7 +12,7 @@ from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.messages.messages import Notification, Request, Single
 from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.effects import Deciding, Decision, Delay, Together, waits
-from mcp_tool_filter.core.policy.exchange import Client, Direction, Session, Situation
+from mcp_tool_filter.core.policy.situation import Client, Direction, Session, Situation
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from tests.make import answering, asking, at_once, calling, listing, policy, replied, rewritten
 

@@ -21,8 +21,8 @@ from mcp_tool_filter.core.messages.tools import parse_tool_call
 from mcp_tool_filter.core.policy import snapshot
 from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.effects import CannotList, FetchTools, waits
-from mcp_tool_filter.core.policy.exchange import Client, Session, Via
 from mcp_tool_filter.core.policy.patterns import Pattern
+from mcp_tool_filter.core.policy.situation import Client, Session, Via
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.policy.verdict import Forward, Reply, Verdict, Why
 from tests import make

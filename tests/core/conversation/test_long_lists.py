@@ -21,7 +21,7 @@ from mcp_tool_filter.core.policy.effects import (
     FetchTools,
     waits,
 )
-from mcp_tool_filter.core.policy.exchange import Situation
+from mcp_tool_filter.core.policy.situation import Situation
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from tests import make
 from tests.core.conversation.asking_kinds import Http, asked, finished, open_session

@@ -6,7 +6,7 @@ from mcp_tool_filter.core.conversation.conversation import Exchanges, exchange_f
 from mcp_tool_filter.core.conversation.memory import HeldRequests, Sessions
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import parse_message, singles
-from mcp_tool_filter.core.policy.exchange import Client
+from mcp_tool_filter.core.policy.situation import Client
 from tests.make import answering, asking, message
 from tests.rows import each_row
 

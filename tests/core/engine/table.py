@@ -23,7 +23,7 @@ from mcp_tool_filter.core.http.listener import open_listener
 from mcp_tool_filter.core.messages.messages import Response, Single
 from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.effects import Deciding, Decision, Delay, begin
-from mcp_tool_filter.core.policy.exchange import Situation
+from mcp_tool_filter.core.policy.situation import Situation
 from mcp_tool_filter.core.policy.verdict import Forward, Verdict
 from tests.raw_client import post
 from tests.raw_upstream import answer

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from mcp_tool_filter.core.engine.exchange import Exchange, Outcome
-from mcp_tool_filter.core.http.exchange import Answered
+from mcp_tool_filter.core.http.asked import Answered
 from tests.core.engine.table import LIST, PING, PONG, Client, Table, call, result
 from tests.mcp_upstream import tool, tool_list
 from tests.raw_client import MCP_HEADERS, get, post

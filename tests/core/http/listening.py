@@ -8,7 +8,7 @@ from typing import Any
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
-from mcp_tool_filter.core.http.exchange import Answered, HttpExchange, Passed
+from mcp_tool_filter.core.http.asked import Answered, HttpExchange, Passed
 from mcp_tool_filter.core.http.head import Head
 from mcp_tool_filter.core.http.listener import Listener, open_listener
 from mcp_tool_filter.core.messages.limits import R2025_06_18, R2026_07_28

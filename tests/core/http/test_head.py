@@ -10,7 +10,7 @@ import pytest
 
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http import head as heads
-from mcp_tool_filter.core.http.exchange import Passed
+from mcp_tool_filter.core.http.asked import Passed
 from mcp_tool_filter.core.http.head import Head, headers_after, problem_in_fields
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import parse_message

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.errors import FetchFailed
-from mcp_tool_filter.core.http.exchange import Answered, Passed
+from mcp_tool_filter.core.http.asked import Answered, Passed
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.messages.limits import R2025_06_18, R2026_07_28
 from mcp_tool_filter.core.policy.effects import CannotList, FetchTools, waits

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mcp_tool_filter.core.conversation.memory import JudgedLists
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
-from mcp_tool_filter.core.http.exchange import Answered
+from mcp_tool_filter.core.http.asked import Answered
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.messages.large import find_result_envelope
 from mcp_tool_filter.core.messages.messages import Response, ids_in

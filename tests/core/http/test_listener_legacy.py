@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.core.http.exchange import Answered, HttpExchange, Passed
+from mcp_tool_filter.core.http.asked import Answered, HttpExchange, Passed
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.policy.effects import FetchTools, waits
 from mcp_tool_filter.rooms.serve.mount import Mount

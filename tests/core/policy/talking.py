@@ -9,7 +9,7 @@ from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.memory import example
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.core.policy.config import parse_config
-from mcp_tool_filter.core.policy.exchange import Client
+from mcp_tool_filter.core.policy.situation import Client
 from mcp_tool_filter.core.policy.verdict import Forward, Reply, Rewrite, Verdict
 from tests.make import answering, asking, at_once, rewritten
 

@@ -15,7 +15,7 @@ from mcp_tool_filter.core.policy.chain import (
     join_from_upstream,
     keep_space,
 )
-from mcp_tool_filter.core.policy.exchange import Exchange, Situation
+from mcp_tool_filter.core.policy.situation import Exchange, Situation
 from mcp_tool_filter.core.policy.tool_filter import Envelope
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from tests.make import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mcp_tool_filter.core.messages.tools import ListRequest
-from mcp_tool_filter.core.policy.exchange import Situation
+from mcp_tool_filter.core.policy.situation import Situation
 from mcp_tool_filter.core.policy.snapshot import drift_of, listed_twice
 from mcp_tool_filter.core.policy.tool_filter import (
     Envelope,

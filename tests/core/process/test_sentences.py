@@ -9,7 +9,7 @@ import pytest
 
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
 from mcp_tool_filter.core.messages.messages import Response, parse_message
-from mcp_tool_filter.core.policy.exchange import Client, Direction, Exchange, Session
+from mcp_tool_filter.core.policy.situation import Client, Direction, Exchange, Session
 from mcp_tool_filter.core.policy.snapshot import Snapshot, take_snapshot
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.core.process.sentences import (

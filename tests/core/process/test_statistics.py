@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
-from mcp_tool_filter.core.policy.exchange import Client, Direction, Exchange
+from mcp_tool_filter.core.policy.situation import Client, Direction, Exchange
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.core.process.sentences import describe, hider_of
 from mcp_tool_filter.core.process.statistics import Statistics, Timeline

@@ -17,7 +17,7 @@ from mcp_tool_filter.core.messages.large import find_result_envelope, read_tool_
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import Response, UnreadPlace, parse_message
 from mcp_tool_filter.core.policy.config import parse_config
-from mcp_tool_filter.core.policy.exchange import Client, Session
+from mcp_tool_filter.core.policy.situation import Client, Session
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.policy.verdict import Reason, Rewrite, Why
 from mcp_tool_filter.core.process.sentences import LONGEST

@@ -25,7 +25,7 @@ from mcp_tool_filter.core.engine.exchange import Answer
 from mcp_tool_filter.core.engine.upstream import Upstream
 from mcp_tool_filter.core.messages.messages import Single
 from mcp_tool_filter.core.policy.effects import Deciding, Decision, Delay, InOrder
-from mcp_tool_filter.core.policy.exchange import Situation
+from mcp_tool_filter.core.policy.situation import Situation
 from mcp_tool_filter.core.policy.verdict import Forward, Verdict
 from mcp_tool_filter.core.process import background
 from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter

@@ -15,7 +15,7 @@ from mcp_tool_filter.core.conversation.policy_in_force import Judged
 from mcp_tool_filter.core.messages.limits import R2025_06_18
 from mcp_tool_filter.core.messages.messages import Response
 from mcp_tool_filter.core.policy.effects import Decision, Delay, Together
-from mcp_tool_filter.core.policy.exchange import Client, Situation
+from mcp_tool_filter.core.policy.situation import Client, Situation
 from mcp_tool_filter.core.policy.verdict import Forward, Verdict
 from mcp_tool_filter.rooms.rules import rule_effects as orders
 from mcp_tool_filter.rooms.rules.actions import may_be_kept

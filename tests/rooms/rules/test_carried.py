@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from mcp_tool_filter.core.policy.effects import begin
-from mcp_tool_filter.core.policy.exchange import Client, Direction, Exchange, Session, Situation
+from mcp_tool_filter.core.policy.situation import Client, Direction, Exchange, Session, Situation
 from mcp_tool_filter.core.policy.snapshot import take_snapshot
 from mcp_tool_filter.core.policy.verdict import VERDICTS, Drop, Forward, Reply, Verdict
 from mcp_tool_filter.rooms.rules.link import RulesLink

@@ -13,7 +13,7 @@ from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import Single
 from mcp_tool_filter.core.policy.config import Config, parse_config
 from mcp_tool_filter.core.policy.effects import Deciding, Delay, waits
-from mcp_tool_filter.core.policy.exchange import Situation
+from mcp_tool_filter.core.policy.situation import Situation
 from mcp_tool_filter.core.policy.snapshot import Snapshot
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Verdict, Why
 from mcp_tool_filter.rooms.stdio.judge import LineJudge, show_stray_line

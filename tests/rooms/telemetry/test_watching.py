@@ -13,7 +13,7 @@ from mcp_tool_filter.core.conversation.memory import example
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce, RulesAtWork
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.policy.config import Config, parse_config
-from mcp_tool_filter.core.policy.exchange import Client, Session
+from mcp_tool_filter.core.policy.situation import Client, Session
 from mcp_tool_filter.core.process.statistics import JsonObject, Statistics
 from mcp_tool_filter.rooms.audit.entry import Entry
 from mcp_tool_filter.rooms.page import dashboard

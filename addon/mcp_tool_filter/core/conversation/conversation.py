@@ -112,7 +112,7 @@ from mcp_tool_filter.core.policy.effects import (
     together,
     waits,
 )
-from mcp_tool_filter.core.policy.exchange import Client, Direction, Exchange, Situation, Via
+from mcp_tool_filter.core.policy.situation import Client, Direction, Exchange, Situation, Via
 from mcp_tool_filter.core.policy.snapshot import Snapshot, Standing, UnlistedTools
 from mcp_tool_filter.core.policy.tool_filter import (
     decide_in_steps,

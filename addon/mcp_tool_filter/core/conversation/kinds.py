@@ -32,7 +32,7 @@ from mcp_tool_filter.core.messages.tools import Definition, Listing, parse_listi
 from mcp_tool_filter.core.policy.choice import is_hint, is_locked
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
-from mcp_tool_filter.core.policy.exchange import Client, Exchange, Session
+from mcp_tool_filter.core.policy.situation import Client, Exchange, Session
 from mcp_tool_filter.core.policy.snapshot import (
     Snapshot,
     UnlistedTools,

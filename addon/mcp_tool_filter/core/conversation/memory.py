@@ -18,7 +18,7 @@ from mcp_tool_filter.core.messages.limits import MEBIBYTE, R2025_11_25, Limits, 
 from mcp_tool_filter.core.messages.messages import (
     id_value,
 )
-from mcp_tool_filter.core.policy.exchange import Client, Exchange, Session
+from mcp_tool_filter.core.policy.situation import Client, Exchange, Session
 from mcp_tool_filter.core.policy.snapshot import Snapshot
 from mcp_tool_filter.core.policy.verdict import Forward, Reason, Rewrite, Verdict
 

@@ -29,7 +29,7 @@ from mcp_tool_filter.core.messages.tools import Listing
 from mcp_tool_filter.core.policy.chain import join_reported, refusal
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.effects import Deciding, at_once
-from mcp_tool_filter.core.policy.exchange import Client, Direction, Exchange, Link
+from mcp_tool_filter.core.policy.situation import Client, Direction, Exchange, Link
 from mcp_tool_filter.core.policy.snapshot import Snapshot
 from mcp_tool_filter.core.policy.verdict import (
     Forward,

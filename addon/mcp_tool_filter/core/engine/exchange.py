@@ -43,6 +43,7 @@ from mcp_tool_filter.core.engine.wire import (
     render_request,
 )
 from mcp_tool_filter.core.errors import ProtocolError
+from mcp_tool_filter.core.http.asked import Answered, HttpExchange, Passed
 from mcp_tool_filter.core.http.asker import Page, page_of, problem_in_source
 from mcp_tool_filter.core.http.bodies import (
     decode_body,
@@ -51,7 +52,6 @@ from mcp_tool_filter.core.http.bodies import (
     looks_like_json,
     refuse_partial,
 )
-from mcp_tool_filter.core.http.exchange import Answered, HttpExchange, Passed
 from mcp_tool_filter.core.http.head import (
     SAFE_METHODS,
     AnswerNotes,

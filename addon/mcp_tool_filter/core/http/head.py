@@ -64,7 +64,7 @@ from mcp_tool_filter.core.messages.messages import (
 from mcp_tool_filter.core.messages.tools import LONGEST_TTL
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.http.exchange import Passed
+    from mcp_tool_filter.core.http.asked import Passed
     from mcp_tool_filter.core.http.listener import Listener
     from mcp_tool_filter.core.policy.config import Config
 

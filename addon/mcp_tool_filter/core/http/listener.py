@@ -29,6 +29,15 @@ from mcp_tool_filter.core.conversation.policy_in_force import (
     PolicyInForce,
 )
 from mcp_tool_filter.core.errors import ProtocolError
+from mcp_tool_filter.core.http.asked import (
+    LONGEST_ENDPOINT,
+    Answered,
+    HttpExchange,
+    LegacyEndpoints,
+    LegacyStream,
+    Passed,
+    refused,
+)
 from mcp_tool_filter.core.http.asker import (
     CorsMemory,
     HeaderPairs,
@@ -49,15 +58,6 @@ from mcp_tool_filter.core.http.bodies import (
     refuse_partial,
 )
 from mcp_tool_filter.core.http.event_stream import EventStream
-from mcp_tool_filter.core.http.exchange import (
-    LONGEST_ENDPOINT,
-    Answered,
-    HttpExchange,
-    LegacyEndpoints,
-    LegacyStream,
-    Passed,
-    refused,
-)
 from mcp_tool_filter.core.http.head import (
     WITHOUT_BODY,
     Head,
@@ -77,7 +77,7 @@ from mcp_tool_filter.core.messages.messages import (
 )
 from mcp_tool_filter.core.policy.config import Config, is_misleading, plain_path
 from mcp_tool_filter.core.policy.effects import Deciding, Decision, InOrder, then
-from mcp_tool_filter.core.policy.exchange import Client, Session, Via
+from mcp_tool_filter.core.policy.situation import Client, Session, Via
 from mcp_tool_filter.core.policy.snapshot import Definitions, Snapshot
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.rooms.logins.metadata import LoginPaths

@@ -27,7 +27,7 @@ from mcp_tool_filter.core.messages.messages import (
     render_error,
 )
 from mcp_tool_filter.core.policy.effects import Decision, begin, then
-from mcp_tool_filter.core.policy.exchange import Direction, Link, Situation
+from mcp_tool_filter.core.policy.situation import Direction, Link, Situation
 from mcp_tool_filter.core.policy.tool_filter import filter_from_client, filter_from_upstream
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 

@@ -57,7 +57,7 @@ from mcp_tool_filter.rooms.things.described import (
 )
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.policy.exchange import Situation
+    from mcp_tool_filter.core.policy.situation import Situation
 
 
 @dataclass(frozen=True, slots=True)

@@ -404,7 +404,7 @@ class VerdictLog:
 def _kind_of(judged: Judged) -> str:
     """Describe the kind of asker without its identity.
 
-    >>> from mcp_tool_filter.core.policy.exchange import Client, Direction, Session
+    >>> from mcp_tool_filter.core.policy.situation import Client, Direction, Session
     >>> client = Client(session=Session(revision="2025-11-25", capabilities='{"roots":{}}'))
     >>> _kind_of(Judged(Direction.FROM_UPSTREAM, None, Forward(), client, None))
     'for clients with MCP 2025-11-25 and the capabilities roots'

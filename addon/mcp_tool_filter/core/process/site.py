@@ -33,7 +33,7 @@ from mcp_tool_filter.core.http.head import Head
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.http.urls import UpstreamNames, parse_origin
 from mcp_tool_filter.core.policy.config import Config
-from mcp_tool_filter.core.policy.exchange import Client
+from mcp_tool_filter.core.policy.situation import Client
 from mcp_tool_filter.core.process.background import in_background
 from mcp_tool_filter.core.sockets.connect import Reach, probe
 from mcp_tool_filter.core.upstream.fetch import fetch
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.core.conversation.policy_in_force import Judged
     from mcp_tool_filter.core.engine.exchange import Exchange
     from mcp_tool_filter.core.engine.upstream import Upstream
-    from mcp_tool_filter.core.policy.exchange import Link
+    from mcp_tool_filter.core.policy.situation import Link
     from mcp_tool_filter.core.process.plugs import Entry
     from mcp_tool_filter.core.process.proxy import Proxy
     from mcp_tool_filter.core.sockets.client import Login

@@ -1,6 +1,6 @@
 """Count what happened: verdicts with the last refusals, and messages over time for a live page.
 
->>> from mcp_tool_filter.core.policy.exchange import Client
+>>> from mcp_tool_filter.core.policy.situation import Client
 >>> from mcp_tool_filter.core.policy.snapshot import take_snapshot
 >>> from mcp_tool_filter.core.policy.verdict import Reply
 >>> counted = Statistics()
@@ -36,7 +36,7 @@ from typing import Any
 from mcp_tool_filter.core.conversation.policy_in_force import Judged, Observer
 from mcp_tool_filter.core.messages.messages import Response
 from mcp_tool_filter.core.policy.choice import Hider
-from mcp_tool_filter.core.policy.exchange import Direction
+from mcp_tool_filter.core.policy.situation import Direction
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.core.policy.verdict import TOOL, Forward, Reason, Rewrite, Why
 from mcp_tool_filter.core.process.sentences import EVERYDAY, describe_hider, is_tool_error

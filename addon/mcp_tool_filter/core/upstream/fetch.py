@@ -32,7 +32,7 @@ from mcp_tool_filter.core.errors import (
     ProtocolError,
     StartError,
 )
-from mcp_tool_filter.core.http.exchange import HttpExchange
+from mcp_tool_filter.core.http.asked import HttpExchange
 from mcp_tool_filter.core.http.head import NOT_SENT, Head
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.http.urls import parse_origin

@@ -35,7 +35,7 @@ from mcp_tool_filter.core.messages.messages import (
     UnreadPlace,
 )
 from mcp_tool_filter.core.messages.scan import Value
-from mcp_tool_filter.core.policy.exchange import Client, Direction, Exchange, Via
+from mcp_tool_filter.core.policy.situation import Client, Direction, Exchange, Via
 from mcp_tool_filter.core.policy.snapshot import is_about_lock
 from mcp_tool_filter.core.policy.snapshot import shown as shown_name
 from mcp_tool_filter.core.policy.verdict import TOOL, Drop, Forward, Reply, Rewrite, Verdict, Why

@@ -21,8 +21,8 @@ from weakref import WeakKeyDictionary
 
 from mcp_tool_filter.core.engine.exchange import Answer, Exchange
 from mcp_tool_filter.core.errors import StartError
+from mcp_tool_filter.core.http.asked import Answered
 from mcp_tool_filter.core.http.bodies import decode_body
-from mcp_tool_filter.core.http.exchange import Answered
 from mcp_tool_filter.core.http.head import (
     Head,
     RequestNotes,

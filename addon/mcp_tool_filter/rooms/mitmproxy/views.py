@@ -24,11 +24,11 @@ from mitmproxy.options import Options
 
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
 from mcp_tool_filter.core.errors import StartError
-from mcp_tool_filter.core.http.exchange import Answered
+from mcp_tool_filter.core.http.asked import Answered
 from mcp_tool_filter.core.http.head import Fields
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.messages.messages import Message, Request, Response, singles
-from mcp_tool_filter.core.policy.exchange import Direction
+from mcp_tool_filter.core.policy.situation import Direction
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.policy.verdict import Forward, Verdict, Why
 from mcp_tool_filter.core.process.background import in_background

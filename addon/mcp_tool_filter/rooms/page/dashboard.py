@@ -34,12 +34,12 @@ import orjson
 from mcp_tool_filter.core.conversation.kinds import listings_in
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce, SessionAtWork
 from mcp_tool_filter.core.errors import StartError, printable, reason_of
-from mcp_tool_filter.core.http.exchange import Answered
+from mcp_tool_filter.core.http.asked import Answered
 from mcp_tool_filter.core.http.head import OUR_COOKIE
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.policy.choice import NOTHING, Choice, claims_in, switched
 from mcp_tool_filter.core.policy.config import AllowedHosts, Config
-from mcp_tool_filter.core.policy.exchange import Session
+from mcp_tool_filter.core.policy.situation import Session
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.core.process.sentences import CLIENT_NAME, estimate_tokens, pattern_warnings
 from mcp_tool_filter.core.process.statistics import JsonObject, Statistics, Timeline

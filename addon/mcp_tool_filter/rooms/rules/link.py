@@ -43,7 +43,7 @@ from mcp_tool_filter.core.messages.scan import Value
 from mcp_tool_filter.core.messages.tools import parse_listing
 from mcp_tool_filter.core.policy.chain import decide_from_upstream, judge_by_filter
 from mcp_tool_filter.core.policy.effects import Deciding, Decision, waits
-from mcp_tool_filter.core.policy.exchange import Client, Direction, Situation
+from mcp_tool_filter.core.policy.situation import Client, Direction, Situation
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.rooms.rules.actions import may_be_kept
 from mcp_tool_filter.rooms.rules.chain import AtOnce, answered, judge

@@ -17,7 +17,7 @@ from mcp_tool_filter.core.engine.exchange import Exchange
 from mcp_tool_filter.core.errors import InvalidOption
 from mcp_tool_filter.core.http.head import NOT_SENT, headers_after
 from mcp_tool_filter.core.messages.messages import parse_message
-from mcp_tool_filter.core.policy.exchange import Client, Via
+from mcp_tool_filter.core.policy.situation import Client, Via
 from mcp_tool_filter.core.process.plugs import Plug
 from mcp_tool_filter.core.process.sentences import lines_about_rules
 from mcp_tool_filter.core.process.site import Site, head_of, site_of

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from mcp_tool_filter.core.conversation.memory import unlisted
 from mcp_tool_filter.core.engine.service import GoOn, Service
 from mcp_tool_filter.core.errors import StartError, UnmatchedPattern
-from mcp_tool_filter.core.http.exchange import Answered
+from mcp_tool_filter.core.http.asked import Answered
 from mcp_tool_filter.core.http.head import RequestNotes
 from mcp_tool_filter.core.http.listener import open_listener
 from mcp_tool_filter.core.http.urls import UpstreamNames

@@ -31,7 +31,7 @@ from mcp_tool_filter.rooms.stdio.child import Child, LateWriter, end_child, writ
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.conversation.policy_in_force import Judged, Observer, Propagate
-    from mcp_tool_filter.core.policy.exchange import Link
+    from mcp_tool_filter.core.policy.situation import Link
     from mcp_tool_filter.core.policy.snapshot import Snapshot
     from mcp_tool_filter.core.process.sentences import Introduction
     from mcp_tool_filter.rooms.recordings.line_recorder import LineRecorder

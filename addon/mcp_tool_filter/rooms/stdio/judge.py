@@ -51,7 +51,7 @@ from mcp_tool_filter.core.policy.effects import (
     FetchTools,
     then,
 )
-from mcp_tool_filter.core.policy.exchange import Client, Direction, Link, Session, Via
+from mcp_tool_filter.core.policy.situation import Client, Direction, Link, Session, Via
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.rooms.stdio.lines import CutLine, ids_answered, ids_in_cut, refuse_hidden_line

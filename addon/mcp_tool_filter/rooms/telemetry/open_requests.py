@@ -2,7 +2,7 @@
 
 A client's request is found by its exchange, and by who numbers it and its id:
 
->>> from mcp_tool_filter.core.policy.exchange import Client
+>>> from mcp_tool_filter.core.policy.situation import Client
 >>> client = Client()
 >>> key_of(client, '"\\u0061"') == key_of(client, '"a"')
 True
@@ -24,7 +24,7 @@ from mcp_tool_filter.core.messages.messages import (
     id_value,
     parse_message,
 )
-from mcp_tool_filter.core.policy.exchange import Client, Direction, Exchange, Via
+from mcp_tool_filter.core.policy.situation import Client, Direction, Exchange, Via
 from mcp_tool_filter.core.policy.verdict import Rewrite, Verdict
 
 MOST = 10_000  # open requests

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Tracer
 
-    from mcp_tool_filter.core.policy.exchange import Session
+    from mcp_tool_filter.core.policy.situation import Session
 
 log = logging.getLogger(__name__)
 

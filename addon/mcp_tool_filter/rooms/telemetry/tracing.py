@@ -45,7 +45,7 @@ from mcp_tool_filter.core.messages.messages import (
     singles,
 )
 from mcp_tool_filter.core.messages.scan import Value
-from mcp_tool_filter.core.policy.exchange import Client, Direction, Exchange, Via
+from mcp_tool_filter.core.policy.situation import Client, Direction, Exchange, Via
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.core.process.sentences import (

@@ -67,7 +67,7 @@ from mcp_tool_filter.rooms.things.uris import (
 )
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.policy.exchange import Situation
+    from mcp_tool_filter.core.policy.situation import Situation
 
 PROMPT: Final = "prompt"
 RESOURCE: Final = "resource"
