@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.core.errors import ProtocolError
-from mcp_tool_filter.rooms.clients.files import merged
 from mcp_tool_filter.rooms.clients.jsonc import parse, render, with_mapping
-from mcp_tool_filter.rooms.clients.toml_text import with_comments_of
+from mcp_tool_filter.rooms.clients.toml_text import merged, with_comments_of
 from tests.rows import each_row
 
 _VALUES = st.recursive(

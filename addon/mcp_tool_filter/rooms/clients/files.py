@@ -6,13 +6,6 @@ are from their documentation.
 
 An edit changes only the one entry. Nothing is lost: we keep a backup of the file as it is without
 the filter, replace the file atomically, and do not touch a file that was edited meanwhile.
-
-Merge two changes of one text.
-
->>> merged("a\\nb\\nc\\n", "a\\nB\\nc\\n", "a\\nb\\nc\\nd\\n")
-'a\\nB\\nc\\nd\\n'
->>> merged("a\\n", "b\\n", "c\\n") is None
-True
 """
 
 from __future__ import annotations
@@ -24,14 +17,13 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 from mcp_tool_filter.cli.whole_file import open_at_once, replace_if_unchanged, whole_file
 from mcp_tool_filter.core.errors import ProtocolError, StartError
 from mcp_tool_filter.rooms.clients import jsonc, toml_text, yaml_text
 from mcp_tool_filter.rooms.clients.entries import ServerEntry
-from mcp_tool_filter.rooms.clients.toml_text import opcodes
+from mcp_tool_filter.rooms.clients.toml_text import merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,28 +162,6 @@ def _listed(here: Surroundings) -> _Listed:
     yield "kiro", "project", project / ".kiro" / "settings" / "mcp.json", servers
     yield "lmstudio", "user", home / ".lmstudio" / "mcp.json", servers
     yield "goose", "user", here.goose_data / "config.yaml", ("extensions",)
-
-
-type _Change = tuple[int, int, list[str]]
-
-
-def merged(base: str, one: str, other: str) -> str | None:
-    """Return the base with both changes; None if they touch the same lines."""
-    lines = base.splitlines(keepends=True)
-    changes = sorted([*_changes(base, one), *_changes(base, other)], key=lambda change: change[:2])
-    for (start, end, _), (following, _, _) in pairwise(changes):
-        if following < end or (start, end) == (following, following):
-            return None
-    for start, end, new in reversed(changes):
-        lines[start:end] = new
-    return "".join(lines)
-
-
-def _changes(base: str, changed: str) -> Iterator[_Change]:
-    old, new = base.splitlines(keepends=True), changed.splitlines(keepends=True)
-    for kind, start, end, begin, stop in opcodes(old, new):
-        if kind != "equal":
-            yield start, end, new[begin:stop]
 
 
 _MOST = 20 * 1024 * 1024  # bytes

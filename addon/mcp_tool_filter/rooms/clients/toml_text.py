@@ -7,9 +7,9 @@ are put back.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any
 
 from mcp_tool_filter.core.errors import ProtocolError
@@ -84,8 +84,12 @@ def _plain(value: Any) -> object:
     return value.unwrap() if hasattr(value, "unwrap") else value
 
 
-def with_comments_of(old: str, new: str) -> str:
-    """Return the new text with the old text's missing comments, as lines in their places."""
+def with_comments_of(old: str, new: str, comment_in: Callable[[str], str] | None = None) -> str:
+    """Return the new text with the old text's missing comments, as lines in their places.
+
+    ``comment_in`` returns the comment in a line, as a line of its own.
+    """
+    comment_in = comment_in or _comment_in
     result: list[str] = []
     before, after = lines_of(old), lines_of(new)
     for _, start, end, begin, stop in opcodes(before, after):
@@ -95,7 +99,7 @@ def with_comments_of(old: str, new: str) -> str:
             tail = list(takewhile(_says_nothing, reversed(gone)))[::-1]
             body = gone[: len(gone) - len(tail)]
             said = "".join(there)
-            result += [one for line in body if (one := _comment_in(line)).strip() not in said]
+            result += [one for line in body if (one := comment_in(line)).strip() not in said]
             if any(line.strip() for line in tail) and "".join(tail).rstrip() not in said:
                 result += tail
     return "".join(result)
@@ -125,3 +129,31 @@ def lines_of(text: str) -> list[str]:
 def opcodes(old: Sequence[str], new: Sequence[str]) -> Sequence[tuple[str, int, int, int, int]]:
     """Return how the lines of a text become those of another one."""
     return SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+
+
+type _Change = tuple[int, int, list[str]]
+
+
+def merged(base: str, one: str, other: str) -> str | None:
+    r"""Return the base with both changes; None if they touch the same lines.
+
+    >>> merged("a\nb\nc\n", "a\nB\nc\n", "a\nb\nc\nd\n")
+    'a\nB\nc\nd\n'
+    >>> merged("a\n", "b\n", "c\n") is None
+    True
+    """
+    lines = lines_of(base)
+    changes = sorted([*_changes(base, one), *_changes(base, other)], key=lambda change: change[:2])
+    for (start, end, _), (following, _, _) in pairwise(changes):
+        if following < end or (start, end) == (following, following):
+            return None
+    for start, end, new in reversed(changes):
+        lines[start:end] = new
+    return "".join(lines)
+
+
+def _changes(base: str, changed: str) -> Iterator[_Change]:
+    old, new = lines_of(base), lines_of(changed)
+    for kind, start, end, begin, stop in opcodes(old, new):
+        if kind != "equal":
+            yield start, end, new[begin:stop]
