@@ -1,4 +1,4 @@
-"""What is counted, and what the page shows over time."""
+"""What is counted, and what is remembered of refusals; never without end."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from mcp_tool_filter.core.conversation.policy_in_force import Judged
 from mcp_tool_filter.core.policy.situation import Client, Direction, Exchange
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.core.process.sentences import describe, hider_of
-from mcp_tool_filter.core.process.statistics import Statistics, Timeline
-from mcp_tool_filter.rooms.audit.entry import LazyValue
+from mcp_tool_filter.core.process.statistics import Statistics
 from tests.make import snapshot
 
-# What is counted, and what is remembered of refusals; never without end
 SNAPSHOT = snapshot("read", "rm_rf", "rm_all", deny="^rm")
 
 
@@ -66,41 +64,3 @@ def test_a_verdict_is_described_in_words() -> None:
 
 def test_a_tool_that_no_allow_pattern_matches_is_described_as_such() -> None:
     assert hider_of("read", snapshot("read", "x", allow="^x")) == "matches no allow pattern"
-
-
-# What the page shows over time, and by whom
-
-
-def test_callers_and_their_tools_are_bounded() -> None:
-    timeline = Timeline()
-    for number in range(1000):
-        timeline.note({"session": f"s{number}", "tool": "read"})
-        timeline.note({"session": "one", "tool": f"t{number}"})
-    callers = timeline.callers()
-    assert len(callers) == 100
-    assert callers[0]["name"] == "one"
-    assert callers[0]["calls"] <= 200
-
-
-def test_lists_save_context_over_time() -> None:
-    now = [0.0]
-    timeline = Timeline(clock=lambda: now[0])
-    timeline.note({"method": "tools/list", "saved_bytes": 100})
-    now[0] = 10.0
-    timeline.note({"method": "tools/list", "saved_bytes": 50})
-    assert [step["saved_bytes"] for step in timeline.steps()[-2:]] == [100, 50]
-
-
-def test_no_argument_stays_in_memory() -> None:
-    timeline = Timeline()
-    timeline.note({"tool": "read", "arguments": LazyValue(dict, 10)})
-    assert "arguments" not in timeline.recent()[0]
-
-
-def test_a_call_without_an_answer_is_counted_as_failed_as_its_line_says() -> None:
-    timeline = Timeline()
-    timeline.note({"session": "s", "tool": "read", "answered": False, "answer_why": "client_left"})
-    timeline.note({"session": "s", "tool": "read"})
-    [caller] = timeline.callers()
-    step = timeline.steps()[-1]
-    assert (caller["calls"], caller["failed"]) == (step["calls"], step["failed"]) == (2, 1)

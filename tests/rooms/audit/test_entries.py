@@ -21,10 +21,10 @@ from mcp_tool_filter.core.policy.situation import Client, Session
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.policy.verdict import Reason, Rewrite, Why
 from mcp_tool_filter.core.process.sentences import LONGEST
-from mcp_tool_filter.core.process.statistics import Timeline
 from mcp_tool_filter.rooms.audit import entries as module
 from mcp_tool_filter.rooms.audit.entries import Arguments, Auditor, Contents, Unanswered, Wanted
 from mcp_tool_filter.rooms.audit.entry import Entry, LazyValue
+from mcp_tool_filter.rooms.page.timeline import Timeline
 from mcp_tool_filter.rooms.rules.rule_effects import WriteLog
 from mcp_tool_filter.rooms.telemetry import open_requests
 from tests.make import answering, asking, calling

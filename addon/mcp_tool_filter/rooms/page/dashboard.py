@@ -42,7 +42,7 @@ from mcp_tool_filter.core.policy.config import AllowedHosts, Config
 from mcp_tool_filter.core.policy.situation import Session
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.core.process.sentences import CLIENT_NAME, estimate_tokens, pattern_warnings
-from mcp_tool_filter.core.process.statistics import JsonObject, Statistics, Timeline
+from mcp_tool_filter.core.process.statistics import JsonObject, Statistics
 from mcp_tool_filter.core.sockets.server import (
     PAGE_LIMITS,
     ServedRequest,
@@ -51,6 +51,7 @@ from mcp_tool_filter.core.sockets.server import (
     http_server,
 )
 from mcp_tool_filter.rooms.lock.approvals import Approvals
+from mcp_tool_filter.rooms.page.timeline import Timeline
 from mcp_tool_filter.rooms.secrets.shown import shown_url
 
 log = logging.getLogger(__name__)
