@@ -105,7 +105,8 @@ class Settings:
     @property
     def shown_upstream(self) -> str:
         """The same for people, without secrets."""
-        from mcp_tool_filter.rooms.secrets.shown import shown_command, shown_url
+        from mcp_tool_filter.core.http.shown import shown_url
+        from mcp_tool_filter.rooms.secrets.shown import shown_command
 
         return shown_command(self.command) if self.command else shown_url(self.upstream)
 

@@ -6,18 +6,14 @@ import shlex
 
 import pytest
 
+from mcp_tool_filter.core.http.shown import may_hold_a_secret, shown_url
 from mcp_tool_filter.rooms.secrets.names import (
     is_secret_header,
     is_secret_name,
     is_secret_parameter,
 )
 from mcp_tool_filter.rooms.secrets.shapes import basic_parts, shapes_in
-from mcp_tool_filter.rooms.secrets.shown import (
-    may_hold_a_secret,
-    secrets_in_words,
-    shown_command,
-    shown_url,
-)
+from mcp_tool_filter.rooms.secrets.shown import secrets_in_words, shown_command
 from tests.rows import each_row
 
 SECRET = [

@@ -30,6 +30,7 @@ from mcp_tool_filter.cli.terminal import (
 )
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.errors import LostUpstream, StartError
+from mcp_tool_filter.core.http.shown import may_hold_a_secret
 from mcp_tool_filter.core.policy.config import is_loopback, parse_config
 from mcp_tool_filter.core.process.proxy import Proxy
 from mcp_tool_filter.core.process.sentences import only_warnings
@@ -38,7 +39,6 @@ from mcp_tool_filter.core.sockets.connect import make_tls_context, server_contex
 from mcp_tool_filter.core.sockets.serve import Server, bind, opening
 from mcp_tool_filter.core.upstream.fetch import fetch
 from mcp_tool_filter.core.upstream.target import Target, login_to, target_for
-from mcp_tool_filter.rooms.secrets.shown import may_hold_a_secret
 
 if TYPE_CHECKING:
     from socket import socket

@@ -29,13 +29,13 @@ from mcp_tool_filter.cli.terminal import (
 )
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, Hider, claims_in
 from mcp_tool_filter.core.policy.patterns import Pattern, deny_for
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.core.process import sentences
 from mcp_tool_filter.core.upstream.fetch import fetch, fetch_from
 from mcp_tool_filter.core.upstream.target import Target
-from mcp_tool_filter.rooms.secrets.shown import shown_url
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from typing import assert_never
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
 from mcp_tool_filter.core.errors import printable
+from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.core.messages.messages import Notification, Request, Response
 from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, Cause, Hider, is_locked
 from mcp_tool_filter.core.policy.config import Config
@@ -49,7 +50,6 @@ from mcp_tool_filter.core.policy.verdict import (
     Verdict,
     Why,
 )
-from mcp_tool_filter.rooms.secrets.shown import shown_url
 
 LONGEST = 256  # characters of a URI, a method, an id
 _LONGEST_NAME = 64  # characters of a client's name

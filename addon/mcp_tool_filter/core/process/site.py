@@ -31,6 +31,7 @@ from mcp_tool_filter.core.engine.service import Effects, Seats, Service
 from mcp_tool_filter.core.errors import ListsAfterLogin, LostUpstream, StartError
 from mcp_tool_filter.core.http.head import Head
 from mcp_tool_filter.core.http.listener import Listener
+from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.core.http.urls import UpstreamNames, parse_origin
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.situation import Client
@@ -38,7 +39,6 @@ from mcp_tool_filter.core.process.background import in_background
 from mcp_tool_filter.core.sockets.connect import Reach, probe
 from mcp_tool_filter.core.upstream.fetch import fetch
 from mcp_tool_filter.core.upstream.target import Target, find_names
-from mcp_tool_filter.rooms.secrets.shown import shown_url
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.conversation.policy_in_force import Judged

@@ -22,11 +22,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from mcp_tool_filter.core.errors import StartError
-from mcp_tool_filter.rooms.secrets.shown import (
-    may_hold_a_secret,
-    shown_url,
-    shown_words,
-)
+from mcp_tool_filter.core.http.shown import may_hold_a_secret, shown_url
+from mcp_tool_filter.rooms.secrets.shown import shown_words
 
 type ServerEntry = dict[str, object]
 

@@ -16,6 +16,7 @@ from mcp_tool_filter.cli.flags import Given, UsageError
 from mcp_tool_filter.cli.settings import Settings, gather, settle
 from mcp_tool_filter.cli.terminal import log_to_stderr, say
 from mcp_tool_filter.core.errors import StartError
+from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.upstream.fetch import fetch
 from mcp_tool_filter.rooms.clients.files import Surroundings
@@ -43,7 +44,6 @@ from mcp_tool_filter.rooms.mitmproxy.command import (
     make_master,
     mitmproxy_options,
 )
-from mcp_tool_filter.rooms.secrets.shown import shown_url
 
 if TYPE_CHECKING:
     from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter

@@ -30,12 +30,12 @@ from urllib.parse import urlsplit
 
 from mcp_tool_filter.cli.whole_file import try_lock, whole_file
 from mcp_tool_filter.core.errors import InvalidOption, StartError, printable, reason_of
+from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.core.http.urls import parse_origin
 from mcp_tool_filter.core.policy.config import plain_path
 from mcp_tool_filter.core.upstream.target import default_folder
 from mcp_tool_filter.rooms.logins.logins_through import Registrations
 from mcp_tool_filter.rooms.logins.metadata import is_text
-from mcp_tool_filter.rooms.secrets.shown import shown_url
 
 _POLL = 0.05  # seconds between attempts to get a lock
 _PATIENCE = 60.0  # seconds to wait for a lock; a renewal takes far less

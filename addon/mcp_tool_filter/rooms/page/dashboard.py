@@ -37,6 +37,7 @@ from mcp_tool_filter.core.errors import StartError, printable, reason_of
 from mcp_tool_filter.core.http.asked import Answered
 from mcp_tool_filter.core.http.head import OUR_COOKIE
 from mcp_tool_filter.core.http.listener import Listener
+from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.core.policy.choice import NOTHING, Choice, claims_in, switched
 from mcp_tool_filter.core.policy.config import AllowedHosts, Config
 from mcp_tool_filter.core.policy.situation import Session
@@ -52,7 +53,6 @@ from mcp_tool_filter.core.sockets.server import (
 )
 from mcp_tool_filter.rooms.lock.approvals import Approvals
 from mcp_tool_filter.rooms.page.timeline import Timeline
-from mcp_tool_filter.rooms.secrets.shown import shown_url
 
 log = logging.getLogger(__name__)
 

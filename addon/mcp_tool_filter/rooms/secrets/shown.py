@@ -1,9 +1,7 @@
-"""Show a command or a URL to people without its secrets, because what we print ends in log files.
+"""Show a command to people without its secrets, because what we print ends in log files.
 
 >>> shown_command(["npx", "db", "--connectionString", "mongodb://admin:p4ss@h/db", "--token=t-1"])
 'npx db --connectionString *** --token=***'
->>> shown_url("https://bob:pw@mcp.example/s/0f8fad5b-d9cb-469f-a165-70867728950e/mcp?key=k&q=1")
-'https://…@mcp.example/s/…/mcp?key=…&q=…'
 
 We rather hide too much here than too little: nobody parses what we show.
 """
@@ -15,8 +13,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from mcp_tool_filter.core.http.shown import CUT, looks_secret, shown_url
+
 MASK = "***"
-_CUT = "…"
 _URL = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]+:(?://)?[^\s\"'<>]*")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _ASSIGNED = re.compile(r"-{0,2}([A-Za-z_][\w.-]*)=")
@@ -24,8 +23,6 @@ _HEADER = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]{1,64})(:\s*)(\S.*)", re.DOTAL
 _USER = frozenset({"-u", "--user", "--userpwd", "--basic-auth", "--proxy-user", "-U"})
 _FLAG_NAMES = frozenset({"pat", "pw", "pwd", "dsn", "psk", "bearer", "creds", "keys"})
 _RUN = re.compile(r"[A-Za-z0-9]+")
-_SEPARATORS = re.compile(r"[-_.~]")
-_CHANGE = re.compile(r"(?<=[0-9])[A-Za-z]|(?<=[A-Za-z])[0-9]")
 _INNER = re.compile(r"(?<!\S)(--?[A-Za-z][\w.-]*)([ \t]+|=)([^\s\"']+)")  # in a script
 _TOKEN = re.compile(r"[A-Za-z0-9+=_.-]{16,}")
 _NAMES = re.compile(r"(?:[A-Za-z]:)?[A-Za-z0-9@/\\._+-]*")
@@ -43,33 +40,6 @@ def shown_command(words: Sequence[str]) -> str:
 def shown_words(words: Sequence[str]) -> list[str]:
     """Return the words of a command line with masks in the place of their secrets."""
     return [_masked(word, before) for before, word in pairwise(["", *words])]
-
-
-def shown_url(url: str) -> str:
-    """Return a URL, or a path, without userinfo, values of its query, and parts that look random.
-
-    >>> shown_url("http://localhost:3000/mcp"), shown_url("/mcp?token=t-1#x=1")
-    ('http://localhost:3000/mcp', '/mcp?token=…#…')
-    """
-    rest, hash, fragment = url.partition("#")
-    rest, mark, query = rest.partition("?")
-    scheme, slashes, rest = rest.partition("//") if "//" in rest else ("", "", rest)
-    host, slash, path = rest.partition("/")
-    if "@" in host:
-        host = f"{_CUT}@{host.rpartition('@')[2]}"
-    shown = "/".join(_CUT if _is_secret(one) else one for one in path.split("/"))
-    values = re.sub("[^&]+", _without_value, query)
-    return f"{scheme}{slashes}{host}{slash}{shown}{mark}{values}{hash}{fragment and _CUT}"
-
-
-def _without_value(parameter: re.Match[str]) -> str:
-    name, equals, _ = parameter[0].partition("=")
-    return f"{name}={_CUT}" if equals and name else _CUT
-
-
-def may_hold_a_secret(url: str) -> bool:
-    """Tell whether a part of a URL could be a secret."""
-    return "@" in url or "?" in url or shown_url(url) != url
 
 
 def secrets_in_words(words: Sequence[str]) -> Iterator[str]:
@@ -101,8 +71,8 @@ def _masked_value(word: str) -> str:
     header = _HEADER.fullmatch(word)
     if header and not header[3].startswith("//") and is_secret_header(header[1].lower()):
         return header[1] + header[2] + MASK
-    urls = _URL.sub(lambda url: shown_url(url[0]).replace(_CUT, MASK), word)
-    if _TOKEN.fullmatch(urls) and _is_secret(urls):
+    urls = _URL.sub(lambda url: shown_url(url[0]).replace(CUT, MASK), word)
+    if _TOKEN.fullmatch(urls) and looks_secret(urls):
         return MASK
     from mcp_tool_filter.rooms.secrets.finder import redact  # slow to import
 
@@ -130,33 +100,3 @@ def _is_secret_flag(flag: str) -> bool:
 
     name = flag.lstrip("-")
     return is_secret_parameter(name) or name.lower().rpartition("-")[2] in _FLAG_NAMES
-
-
-def _is_secret(segment: str) -> bool:
-    """Tell whether a part of a path has the shape of a secret, rather than of a name.
-
-    >>> [_is_secret(one) for one in ("modelcontextprotocol", "2026-07-28", "Zk3v9QpX7d", "c" * 32)]
-    [False, False, True, True]
-    """
-    if len(segment) < 8:
-        return False
-    plain = re.sub(r"%[0-9a-fA-F]{2}", "-", segment)
-    runs = _RUN.findall(plain)
-    if any(_is_random(run) for run in runs):
-        return True
-    joined = _SEPARATORS.sub("", plain)
-    if len(_CHANGE.findall(joined)) >= 4 and len(joined) >= 16 and joined.isalnum():
-        return True
-    from mcp_tool_filter.rooms.secrets.shapes import shapes_in
-
-    return any(shapes_in(segment))
-
-
-def _is_random(run: str) -> bool:
-    """Judge letters and digits without a break."""
-    if len(run) >= 24 or (run.isdigit() and len(run) >= 16):
-        return True
-    is_mixed = run != run.lower() and run != run.upper()
-    if len(run) >= 20 and (is_mixed or any(one.isdigit() for one in run)):
-        return True
-    return len(run) >= 8 and len(_CHANGE.findall(run)) >= 3

@@ -36,6 +36,7 @@ from mcp_tool_filter.cli.terminal import (
     shortened,
 )
 from mcp_tool_filter.core.errors import ListsAfterLogin, StartError, printable
+from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.core.policy.choice import Choice
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.process.statistics import JsonObject
@@ -44,7 +45,7 @@ from mcp_tool_filter.rooms.clients.command import ListedServer, find_servers, se
 from mcp_tool_filter.rooms.clients.entries import is_filtered, start_of
 from mcp_tool_filter.rooms.clients.moving import server_named_in
 from mcp_tool_filter.rooms.lock.lock import LockError
-from mcp_tool_filter.rooms.secrets.shown import shown_command, shown_url
+from mcp_tool_filter.rooms.secrets.shown import shown_command
 from mcp_tool_filter.rooms.status.running import running_filters
 
 _AT_ONCE = 16  # servers that are asked at the same time

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcp_tool_filter import __version__
 from mcp_tool_filter.core.errors import StartError
+from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.rooms.audit.entry import Entry, is_refused, method_of, render
-from mcp_tool_filter.rooms.secrets.shown import shown_url
 from mcp_tool_filter.rooms.telemetry.metrics import Names
 
 if TYPE_CHECKING:

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
 from mcp_tool_filter.core.errors import ProtocolError
+from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import (
     Notification,
@@ -56,7 +57,6 @@ from mcp_tool_filter.core.process.sentences import (
 )
 from mcp_tool_filter.rooms.audit.entry import Entry
 from mcp_tool_filter.rooms.secrets.finder import redacted_beginning
-from mcp_tool_filter.rooms.secrets.shown import shown_url
 from mcp_tool_filter.rooms.telemetry.open_requests import OpenRequests, RequestKey, key_of
 from mcp_tool_filter.rooms.telemetry.otlp import Attributes, Otlp, ServerAt, Timed
 
