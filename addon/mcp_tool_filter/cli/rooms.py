@@ -5,15 +5,25 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from mcp_tool_filter.core.process.plugs import Entry
+from mcp_tool_filter.core.process.plugs import Entry, RoomMissing, load
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.process.proxy import Proxy
+    from mcp_tool_filter.core.upstream.target import Logins
 
 
 def _gets_entries(proxy: Proxy) -> bool:
     """Tell whether a terminal or a page shows each message."""
     return bool(proxy.around.sinks) or proxy.shows_page or proxy.config.dashboard is not None
+
+
+def stored_logins() -> Logins | None:
+    """Return what knows the user's logins, if that room is installed."""
+    try:
+        found: Logins = load(f"{_IN}.logins.stored:STORED", ())
+    except RoomMissing:
+        return None
+    return found
 
 
 _IN: Final = "mcp_tool_filter.rooms"

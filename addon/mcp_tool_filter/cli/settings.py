@@ -549,12 +549,14 @@ def with_scheme(url: str) -> str:
 
 def target_of(settings: Settings) -> Target:
     """Return the target of the fetch. Raises StartError for wrong settings."""
+    from mcp_tool_filter.cli.rooms import stored_logins
     from mcp_tool_filter.core.upstream.target import target_for  # a relay need not wait for it
 
     tls = None
     if settings.origin.startswith("https:"):
         tls = _tls(settings.insecure, settings.ca, settings.client_cert)
-    return target_for(settings.config(), settings.origin or settings.shown_upstream, tls)
+    target = target_for(settings.config(), settings.origin or settings.shown_upstream, tls)
+    return replace(target, logins=stored_logins())
 
 
 @cache  # several servers share one: each takes memory

@@ -10,7 +10,6 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,8 +24,6 @@ from mcp_tool_filter.core.upstream import search
 from mcp_tool_filter.core.upstream import target as target_module
 from mcp_tool_filter.core.upstream.fetch import AskedBy, fetch, fetch_as_client, hint_for
 from mcp_tool_filter.core.upstream.target import Target
-from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
-from tests.attacks.stage import listening
 from tests.core.upstream.fetching import saying
 from tests.core.upstream.mcp_script import (
     ACCEPTED,
@@ -50,9 +47,6 @@ from tests.core.upstream.mcp_script import (
     tool_list,
     with_session,
 )
-from tests.oauth_upstream import oauth_upstream
-from tests.proxy import proxy
-from tests.raw_client import post, raw_client
 from tests.raw_upstream import (
     LAST_CHUNK,
     SSE_HEAD,
@@ -301,30 +295,23 @@ async def test_undeclared_tools_are_fetched_anyway() -> None:
     assert names(await fetched_from(dialogue(streamable(tool_list("a"), capabilities={})))) == ["a"]
 
 
-WELL_KNOWN = "/.well-known/oauth-protected-resource"
 CHALLENGE = "\r\nWWW-Authenticate: Bearer"
 WANTED, REFUSED = "the upstream wants credentials", "does not accept the credentials"
 OWN = (("Authorization", "Bearer x"),)
 
 
-@each_row(("status", "document", "headers", "said"), [
-    (f"401 Unauthorized{CHALLENGE}", "", (), ""), (f"403 Forbidden{CHALLENGE}", "", (), ""),
-    ("401 Unauthorized", f"{WELL_KNOWN}/mcp", (), ""),
-    ("401 Unauthorized", WELL_KNOWN, (), ""),
-    ("401 Unauthorized", "/.well-known/oauth-authorization-server", (), ""),
-    ("401 Unauthorized", "/.well-known/openid-configuration", (), ""),
-    ("401 Unauthorized", "", (), WANTED), ("403 Forbidden", "", (), WANTED),
-    (f"401 Unauthorized{CHALLENGE}", "", OWN, REFUSED),
-    ("403 Forbidden", "", OWN, REFUSED),
+@each_row(("status", "headers", "said"), [
+    (f"401 Unauthorized{CHALLENGE}", (), ""), (f"403 Forbidden{CHALLENGE}", (), ""),
+    ("401 Unauthorized", (), WANTED), ("403 Forbidden", (), WANTED),
+    (f"401 Unauthorized{CHALLENGE}", OWN, REFUSED),
+    ("403 Forbidden", OWN, REFUSED),
 ])  # fmt: skip
-async def test_a_refusal_lists_after_a_login_if_anything_says_how_to_log_in(
-    status: str, document: str, headers: tuple[tuple[str, str], ...], said: str
+async def test_a_refusal_lists_after_a_login_if_it_says_how_to_log_in(
+    status: str, headers: tuple[tuple[str, str], ...], said: str
 ) -> None:
-    """A challenge or a document; but not if our own credentials were refused."""
+    """A challenge; but not if our own credentials were refused."""
 
-    def say(request: RawRequest) -> bytes:
-        if request.line.startswith(f"GET {document} "):
-            return answer(b"{}", kind="application/json")
+    def say(_request: RawRequest) -> bytes:
         return answer(b"", status=status, kind="text/plain")
 
     async with raw_upstream(dialogue(say)) as upstream:
@@ -469,41 +456,6 @@ async def test_other_lists_may_fail(failing: bytes, monkeypatch: pytest.MonkeyPa
     assert await fetch_others_from(say) == {}
 
 
-# The documents in which an upstream says how to log in
-
-
-SECRET = (("Authorization", "Bearer secret"),)
-
-
-async def test_both_documents_are_found() -> None:
-    with oauth_upstream() as upstream:
-        asked = target(upstream.origin, headers=SECRET)
-        found = await fetch_module.fetch_login_documents(asked, "/mcp")
-    assert {"resource", "token_endpoint"} <= {name for one in found for name in json.loads(one)}
-
-
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", None])
-async def test_an_upstream_without_documents_has_none(url: str | None) -> None:
-    async with listening() as upstream:
-        asked = target(url or upstream.url, headers=SECRET)
-        assert await fetch_module.fetch_login_documents(asked, "/mcp") == []
-        assert all(request.all("authorization") == [] for request in upstream.requests)
-
-
-async def test_a_client_that_has_a_token_may_renew_it(tmp_path: Path) -> None:
-    """It goes straight to the token endpoint, where other paths are closed."""
-    form = b"Host: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
-    with oauth_upstream() as upstream:
-        upstream.metadata = {"token_endpoint": f"{upstream.origin}/oauth/t"}
-        upstream.open_methods = ("server/discover", *METHODS)
-        given: Any = {"home": tmp_path, "endpoint": ["/mcp"], "paths": ["mcp"]}
-        running = proxy(ToolFilter(), to=upstream.origin, **given)
-        async with running as it, raw_client(it.port) as client:
-            for path, is_closed in (("/oauth/t", False), ("/oauth/other", True)):
-                got = await client.ask(post(b"grant_type=x", path=path, headers=form))
-                assert (b"only the MCP endpoint" in got.body) is is_closed
-
-
 # Where the start looks for the MCP endpoint, when it stops looking, and with which login
 
 
@@ -626,21 +578,6 @@ def test_a_target_holds_the_settings() -> None:
 )
 def test_credentials_are_recognised_by_their_header(header: str, has: bool) -> None:
     assert target_module.has_authorization(target_of(upstream_headers=[header])) is has
-
-
-def test_given_credentials_replace_a_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "mcp-tool-filter" / "logins"
-    folder.mkdir(parents=True)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    asked: list[str] = []
-    monkeypatch.setattr("mcp_tool_filter.rooms.logins.tokens.credentials_for", asked.append)
-    for headers, login in (([], "off"), (["Authorization: Bearer x"], "auto"), ([], "auto")):
-        given = {"endpoint": "/mcp", "upstream_headers": headers, "login": login}
-        target_module.login_to(target_of(**given))
-    assert asked == [f"{URL}/mcp"]
-    folder.rmdir()
-    target_module.login_to(target_of(endpoint="/mcp"))
-    assert asked == [f"{URL}/mcp"]
 
 
 # What is posted to one path, and the answers

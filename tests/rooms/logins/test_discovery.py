@@ -23,6 +23,7 @@ from mcp_tool_filter.rooms.logins.discovery import Discovered, Web, WebAnswer, W
 from mcp_tool_filter.rooms.logins.logins_through import CALLBACK
 from mcp_tool_filter.rooms.logins.metadata import AUTHORIZE, REGISTER, TOKEN
 from mcp_tool_filter.rooms.logins.store import LoggedOut, LoginFailed
+from mcp_tool_filter.rooms.logins.stored import STORED
 from mcp_tool_filter.rooms.logins.through import LoginAnswer, Through, passed_on, redirect_to
 from tests.core.upstream.mcp_script import target
 from tests.make import head
@@ -211,7 +212,7 @@ async def test_long_answers_are_not_read() -> None:
 
 # Fetching tools with a stored login
 async def fetch_from(upstream: OAuthUpstream) -> Fetched:
-    return await fetch(replace(target(upstream.origin), uses_login=True))
+    return await fetch(replace(target(upstream.origin), uses_login=True, logins=STORED))
 
 
 @pytest.fixture

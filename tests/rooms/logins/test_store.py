@@ -13,8 +13,8 @@ from types import ModuleType
 import pytest
 
 from mcp_tool_filter.core.sockets.connect import LoginNeeded
-from mcp_tool_filter.core.upstream import target
 from mcp_tool_filter.rooms.logins import store as files
+from mcp_tool_filter.rooms.logins import stored
 from mcp_tool_filter.rooms.logins.logins_through import Registrations
 from mcp_tool_filter.rooms.logins.store import LoginState, LoginStore, Registration, Tokens
 
@@ -117,22 +117,22 @@ def test_the_folder_follows_the_users_settings(monkeypatch: pytest.MonkeyPatch) 
     given = {"XDG_CONFIG_HOME": "/settings", "APPDATA": "C:/settings"}
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setenv("HOME", "/home/me")
-    assert target.default_folder({}) == Path("/home/me/.config/mcp-tool-filter/logins")
-    assert target.default_folder(given) == Path("/settings/mcp-tool-filter/logins")
-    assert target.registrations_folder(given) == Path("/settings/mcp-tool-filter/registrations")
+    assert stored.default_folder({}) == Path("/home/me/.config/mcp-tool-filter/logins")
+    assert stored.default_folder(given) == Path("/settings/mcp-tool-filter/logins")
+    assert stored.registrations_folder(given) == Path("/settings/mcp-tool-filter/registrations")
     monkeypatch.setattr("sys.platform", "win32")
-    assert target.default_folder(given) == Path("C:/settings/mcp-tool-filter/logins")
+    assert stored.default_folder(given) == Path("C:/settings/mcp-tool-filter/logins")
 
 
 def test_logins_exist_with_their_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user without a home has none."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert not target.has_logins()
+    assert not stored.has_logins()
     (tmp_path / "mcp-tool-filter" / "logins").mkdir(parents=True)
-    assert target.has_logins()
+    assert stored.has_logins()
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setattr(Path, "home", lambda: Path("~none").expanduser())
-    assert not target.has_logins()
+    assert not stored.has_logins()
 
 
 # A login as values: when its token is due, and that no log shows a secret

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from mcp_tool_filter.core.upstream.target import target_for
 from mcp_tool_filter.rooms.logins.login import Wishes, log_in
 from mcp_tool_filter.rooms.logins.store import LoginStore
 from mcp_tool_filter.rooms.serve.command import _plans as plans_of
+from mcp_tool_filter.rooms.serve.mount import Mount
 from tests.browser import Page, browser
 from tests.cli.launched import RunningLauncher, launched, run
 from tests.cli.test_settings import sources
@@ -554,7 +556,8 @@ async def test_a_lost_server_that_was_removed_is_not_asked_any_more() -> None:
         for name in ("kept", "removed"):
             proxy = Proxy(around, Proxy(around))
             proxy.adopt(Config(fail_fast=False))
-            sites.append(await proxy.open(name, at(upstream.url), address="", prefix=f"/{name}"))
+            place = partial(Mount, f"/{name}")
+            sites.append(await proxy.open(name, at(upstream.url), address="", place_of=place))
             proxy.changes.lose(sites[-1])
         kept, removed = sites
         proxy.end("removed")

@@ -78,7 +78,6 @@ from mcp_tool_filter.core.messages.messages import (
 from mcp_tool_filter.core.messages.sse import render_event
 from mcp_tool_filter.core.policy.effects import Deciding, InOrder
 from mcp_tool_filter.core.policy.verdict import Reason, Reply, Why
-from mcp_tool_filter.rooms.logins.metadata import is_login_document
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.engine.client_h1 import H1Client
@@ -863,7 +862,7 @@ class Exchange:
         if (
             (listener.policy.config.only_mcp or self.service.learns_logins)
             and answer.status == 200
-            and is_login_document(self.head.target)
+            and listener.logins.is_document(self.head.target)
         ):
             listener.logins.learn_document(answer.body)
         go_on()
@@ -871,7 +870,7 @@ class Exchange:
     def _keep_card(self, answer: Answer, *, was_changed: bool) -> None:
         """Let a document about the server, or one that names its endpoint, name us in its place."""
         kind, listener = answer.get(b"content-type"), self.service.listener
-        if not 200 <= answer.status < 300 or is_login_document(self.head.target):
+        if not 200 <= answer.status < 300 or listener.logins.is_document(self.head.target):
             return
         limit = listener.policy.config.limits.message
         body = decode_body(answer.body, answer.get(b"content-encoding"), limit=limit)

@@ -64,6 +64,7 @@ from mcp_tool_filter.core.http.head import (
     headers_after,
     problem_in_body,
 )
+from mcp_tool_filter.core.http.places import ALONE, KnownPaths, Place
 from mcp_tool_filter.core.http.urls import UpstreamNames, kept_with_us
 from mcp_tool_filter.core.messages.limits import OverLimit, Transport
 from mcp_tool_filter.core.messages.messages import (
@@ -80,8 +81,6 @@ from mcp_tool_filter.core.policy.effects import Deciding, Decision, InOrder, the
 from mcp_tool_filter.core.policy.situation import Client, Session, Via
 from mcp_tool_filter.core.policy.snapshot import Definitions, Snapshot
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
-from mcp_tool_filter.rooms.logins.metadata import LoginPaths
-from mcp_tool_filter.rooms.serve.mount import ALONE, Mount
 from mcp_tool_filter.rooms.things.described import document_without_hidden
 
 _NOTHING = Snapshot(allowed=Definitions([]), denied={})
@@ -110,17 +109,16 @@ class Listener:
     """True for a forward proxy: clients use the upstream's own name, so URLs stay unchanged."""
     called: str = ""
     """What people call the upstream if not by its URL, without secrets."""
-    mount: Mount = ALONE
+    mount: Place = ALONE
     """Where clients find it, if we serve several."""
     sessions: Sessions = field(init=False)
     _hash_key: bytes = field(default_factory=partial(token_bytes, 32), repr=False)
     legacy: LegacyEndpoints = field(default_factory=LegacyEndpoints)
     cors: CorsMemory = field(default_factory=CorsMemory)
-    logins: LoginPaths = field(init=False)
+    logins: KnownPaths = field(default_factory=KnownPaths)
 
     def __post_init__(self) -> None:
         self.sessions = Sessions(self.config.limits)
-        self.logins = LoginPaths(self.upstream)
 
     @property
     def config(self) -> Config:
@@ -546,9 +544,8 @@ def open_listener(
     clock: Callable[[], float] = time.monotonic,
     names: UpstreamNames | None = None,
     keeps_host: bool = False,
-    prefix: str = "",
 ) -> Listener:
-    """Return a listener with its snapshot, below the ``prefix``.
+    """Return a listener with its snapshot.
 
     Raises StartError if the fetched list cannot be judged.
     """
@@ -556,7 +553,4 @@ def open_listener(
     if observe:
         policy.observe = observe
     names = names or UpstreamNames(upstream)
-    listener = Listener(upstream=upstream, policy=policy, names=names, keeps_host=keeps_host)
-    if prefix:
-        listener.mount = Mount(prefix, fetched.endpoint)
-    return listener
+    return Listener(upstream=upstream, policy=policy, names=names, keeps_host=keeps_host)

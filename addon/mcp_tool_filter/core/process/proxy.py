@@ -26,6 +26,7 @@ from mcp_tool_filter.core.conversation.policy_in_force import Observer, PolicyIn
 from mcp_tool_filter.core.engine.exchange import Exchange
 from mcp_tool_filter.core.errors import InvalidOption, LostUpstream
 from mcp_tool_filter.core.http.listener import Listener, open_listener
+from mcp_tool_filter.core.http.places import ALONE, Place
 from mcp_tool_filter.core.policy.config import Config, refuse_to_open
 from mcp_tool_filter.core.policy.effects import CannotList, FetchTools
 from mcp_tool_filter.core.process.background import Effects, in_background
@@ -191,11 +192,12 @@ class Proxy:
         *,
         address: str,
         keeps_host: bool = False,
-        prefix: str = "",
+        place_of: Callable[[str], Place] = lambda _endpoint: ALONE,
     ) -> Site:
         """Fetch an upstream's tools, open its site, and report. Raises StartError.
 
-        ``address`` is ours, such as ``http://127.0.0.1:6273``; the site is below its ``prefix``.
+        ``address`` is ours, such as ``http://127.0.0.1:6273``. ``place_of`` gets the endpoint, and
+        returns where it is below our address.
         """
         if (command := self.command) is not None:
             at_url = find_target
@@ -209,10 +211,10 @@ class Proxy:
             fetched=fetched,
             names=names,
             keeps_host=keeps_host,
-            prefix=prefix,
         )
+        listener.mount = place_of(fetched.endpoint)
         who = introduce(listener.upstream, fetched, address, is_shadow=self.config.shadow)
-        if prefix:
+        if prefix := listener.mount.prefix:
             at = listener.mount.outward(fetched.endpoint.partition("?")[0])
             who = replace(who, listens_at=address + at)
         site = self.add(name, listener, find_target)

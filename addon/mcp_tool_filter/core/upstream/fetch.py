@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from secrets import randbelow
 from typing import Final
-from urllib.parse import urlsplit
 
 import orjson
 
@@ -35,12 +34,11 @@ from mcp_tool_filter.core.errors import (
 from mcp_tool_filter.core.http.asked import HttpExchange
 from mcp_tool_filter.core.http.head import NOT_SENT, Head
 from mcp_tool_filter.core.http.listener import Listener
-from mcp_tool_filter.core.http.urls import parse_origin
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import UPSTREAM_LOST, Notification, Request
 from mcp_tool_filter.core.messages.scan import scan
 from mcp_tool_filter.core.policy.effects import CannotList, FetchTools
-from mcp_tool_filter.core.sockets.client import Headers, HttpClient, Room
+from mcp_tool_filter.core.sockets.client import Headers, Room
 from mcp_tool_filter.core.sockets.connect import (
     ConnectionLost,
     HttpFailed,
@@ -64,11 +62,6 @@ from mcp_tool_filter.core.upstream.target import (
     login_to,
     open_client,
 )
-from mcp_tool_filter.rooms.logins.metadata import (
-    parse_resource_metadata,
-    resource_documents,
-    server_documents,
-)
 
 MAX_PAGES: Final = 1000
 MAX_TOTAL: Final = 8
@@ -80,9 +73,7 @@ _HINTS = {  # part of a reason: what to do about it
 }
 _NO_CREDENTIALS = "the upstream wants credentials: give them with upstream_headers"
 _WRONG_CREDENTIALS = "the upstream does not accept the credentials in upstream_headers"
-_DOCUMENTS_TIMEOUT = 5.0  # seconds for all documents about logins
 _OTHERS_TIMEOUT = 5.0  # seconds for all lists that are only for the report
-_LONGEST_DOCUMENT = 64 * 1024
 _NO_SUCH_PAGE = re.compile(r"HTTP 40[45]\b")
 
 
@@ -217,7 +208,9 @@ async def _problem(error: Exception, target: Target, *, has_connected: bool) -> 
 async def _wants_login(refused: Refused, target: Target) -> bool:
     if refused.status not in (401, 403) or has_authorization(target):
         return False
-    return bool(refused.challenges) or bool(await fetch_login_documents(target, refused.path))
+    if refused.challenges:
+        return True
+    return target.logins is not None and await target.logins.are_offered(target, refused.path)
 
 
 def _why(error: Exception, target: Target) -> str:
@@ -230,38 +223,6 @@ def _why(error: Exception, target: Target) -> str:
 
 def hint_for(why: str) -> str | None:
     return next((hint for part, hint in _HINTS.items() if part in why), None)
-
-
-async def fetch_login_documents(target: Target, endpoint: str) -> list[bytes]:
-    """Return the existing documents; an upstream without a login has none. (MCP 2025-03-26 has only
-    that of the server.)"""
-    origin = parse_origin(target.url)
-    http = HttpClient(origin, tls=target.tls)
-    found: list[bytes] = []
-    places = [*resource_documents(origin.url + endpoint), *server_documents(origin.url)]
-    try:
-        async with asyncio.timeout(_DOCUMENTS_TIMEOUT):
-            for url in places:  # the list grows in the loop
-                if (document := await _get(http, url)) is None:
-                    continue
-                found.append(document)
-                with suppress(ProtocolError):
-                    issuers = parse_resource_metadata(document, origin.url + endpoint).issuers
-                    ours = [one for one in issuers if origin.path_to(one) is not None]
-                    named = [place for one in ours for place in server_documents(one)]
-                    places += [place for place in named if place not in places]
-    except (TimeoutError, HttpFailed):
-        pass
-    finally:
-        await http.close()
-    return found
-
-
-async def _get(http: HttpClient, url: str) -> bytes | None:
-    async with http.exchange(b"GET", urlsplit(url).path) as response:
-        body = await response.read(_LONGEST_DOCUMENT)
-        is_document = response.status == 200 and body.lstrip().startswith(b"{")
-        return body if is_document else None
 
 
 _OURS = frozenset({

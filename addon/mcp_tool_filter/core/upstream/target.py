@@ -1,7 +1,5 @@
 """The target of a fetch: what to fetch a tool list from, with which login, and its other names.
 
-It knows where logins are stored; what reads them is imported only if there are some.
-
 Names under which clients can reach the upstream, too, are looked up once, at the start: its
 addresses, and if it runs on this machine, all names of this machine. Whatever takes too long is
 left out.
@@ -11,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import os
 import socket
 import ssl
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 from mcp_tool_filter.core.http.urls import UpstreamNames, parse_origin, plain_hosts
@@ -30,6 +26,16 @@ from mcp_tool_filter.core.sockets.connect import addresses_of
 if TYPE_CHECKING:
     from mcp_tool_filter.core.sockets.connect import Via
     from mcp_tool_filter.core.sockets.server import AnswerRequest
+
+
+class Logins(Protocol):
+    """What a room knows about logins."""
+
+    def find(self, target: Target) -> Login | None:
+        """Return the stored login for a target. Raises StartError if logins cannot be read."""
+
+    async def are_offered(self, target: Target, endpoint: str) -> bool:
+        """Tell whether documents of the upstream say how to log in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +61,8 @@ class Target:
     """Methods besides tools/list whose answers the report wants."""
     uses_login: bool = False
     """Use a stored login for the upstream, if there is one."""
+    logins: Logins | None = None
+    """Knows the stored logins."""
     answer: AnswerRequest | None = None
     """Answers requests in this process: the upstream is a command, and nothing is at the URL."""
     via: Via | None = None
@@ -81,11 +89,9 @@ def login_to(target: Target) -> Login | None:
 
     The operator's own Authorization has priority. Raises StartError if logins cannot be read.
     """
-    if not target.uses_login or has_authorization(target) or not has_logins():
+    if target.logins is None or not target.uses_login or has_authorization(target):
         return None
-    from mcp_tool_filter.rooms.logins.tokens import credentials_for  # few have a login
-
-    return credentials_for(target.url + (target.endpoint or ""))
+    return target.logins.find(target)
 
 
 def open_client(
@@ -106,28 +112,6 @@ def open_client(
 
 def has_authorization(target: Target) -> bool:
     return any(name.lower() == "authorization" for name, _ in target.headers)
-
-
-def default_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder of logins, in the user's configuration folder."""
-    if sys.platform == "win32":
-        base = environment.get("APPDATA") or str(Path.home() / "AppData" / "Roaming")
-    else:
-        base = environment.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(base) / "mcp-tool-filter" / "logins"
-
-
-def registrations_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder of the clients' registrations."""
-    return default_folder(environment).with_name("registrations")
-
-
-def has_logins() -> bool:
-    """Tell whether the user has ever logged in anywhere."""
-    try:
-        return default_folder(os.environ).is_dir()
-    except (OSError, RuntimeError):  # the user has no home folder
-        return False
 
 
 _PATIENCE = 2.0  # seconds

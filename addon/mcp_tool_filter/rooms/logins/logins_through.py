@@ -31,6 +31,7 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 from mcp_tool_filter.core.errors import InvalidOption, ProtocolError
+from mcp_tool_filter.core.http.places import ALONE, Place
 from mcp_tool_filter.core.http.urls import (
     UpstreamNames,
     has_host,
@@ -49,7 +50,6 @@ from mcp_tool_filter.rooms.logins.metadata import (
     pieces_of,
     unquoted,
 )
-from mcp_tool_filter.rooms.serve.mount import ALONE, Mount
 
 # Challenges and documents
 
@@ -81,7 +81,7 @@ class Sides:
     """Our address as the client calls us: our origin, and the server's prefix if we serve
     several."""
     upstream: UpstreamNames
-    mount: Mount = ALONE
+    mount: Place = ALONE
 
     def our_url(self, url: str) -> str | None:
         """Return the URL of ours for a URL of the upstream; None if it is not the upstream's.

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeGuard
@@ -33,6 +33,7 @@ from urllib.parse import urlsplit
 
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.head import SAFE_METHODS
+from mcp_tool_filter.core.http.places import KnownPaths
 from mcp_tool_filter.core.http.urls import UpstreamNames, kept_with_us
 from mcp_tool_filter.core.messages.scan import has_lone_surrogate
 from mcp_tool_filter.core.policy.config import is_misleading, plain_path
@@ -85,19 +86,14 @@ _LONGEST_PATH = 1024
 _LONGEST_DOCUMENT = 64 * 1024
 
 
-def _is_of_nobody(_path: str) -> bool:
-    return False
-
-
-class LoginPaths:
+class LoginPaths(KnownPaths):
     """The login paths of one upstream."""
 
     def __init__(self, upstream: str) -> None:
+        super().__init__()
         self._upstream = UpstreamNames(upstream)
         self._named: dict[str, bool] = {}
         """Each path, and whether clients may also post to it."""
-        self.is_of_other: Callable[[str], bool] = _is_of_nobody
-        """Tells whether another server of the origin has this path: it is no login path here."""
 
     def has(self, method: str, target: str) -> bool:
         """Tell whether a request is part of a login."""
@@ -108,6 +104,9 @@ class LoginPaths:
             return False
         takes_posts = path in _USUAL or self._named[path]
         return (takes_posts or method in SAFE_METHODS) and not self.is_of_other(path)
+
+    def is_document(self, target: str) -> bool:
+        return is_login_document(target)
 
     def learn_document(self, body: bytes) -> None:
         """Learn the paths in a metadata document; ignore anything else."""

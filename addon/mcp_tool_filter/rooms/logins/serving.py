@@ -37,10 +37,10 @@ from mcp_tool_filter.core.process.background import in_background
 from mcp_tool_filter.core.process.plugs import Plug
 from mcp_tool_filter.core.process.site import Site, head_of
 from mcp_tool_filter.core.sockets.client import Login
-from mcp_tool_filter.core.upstream.fetch import fetch_login_documents
-from mcp_tool_filter.core.upstream.target import login_to
+from mcp_tool_filter.core.upstream.target import Target, login_to
 from mcp_tool_filter.rooms.logins.logins_through import CALLBACK, without_metadata_urls
-from mcp_tool_filter.rooms.logins.metadata import AUTHORIZE, REGISTER, TOKEN
+from mcp_tool_filter.rooms.logins.metadata import AUTHORIZE, REGISTER, TOKEN, LoginPaths
+from mcp_tool_filter.rooms.logins.stored import STORED, fetch_login_documents, registrations_folder
 
 if TYPE_CHECKING:
     from mcp_tool_filter.rooms.logins.discovery import Web
@@ -184,6 +184,12 @@ _PREFLIGHT = (
 
 class Logins(Plug):
     """The logins of all sites: that of this user, or those of clients through us."""
+
+    def reach(self, target: Target) -> Target:
+        return replace(target, logins=STORED)
+
+    def attach(self, site: Site) -> None:
+        site.listener.logins = LoginPaths(site.listener.upstream)
 
     async def open(self, site: Site) -> None:
         if self.proxy.command is None:
@@ -341,7 +347,6 @@ def _rewrite_challenges(answer: Answer, rewrite: Callable[[str], str]) -> None:
 
 
 def _open_registrations(upstream: str) -> KeptRegistrations | None:
-    from mcp_tool_filter.core.upstream.target import registrations_folder
     from mcp_tool_filter.rooms.logins.store import KeptRegistrations
 
     try:

@@ -33,9 +33,9 @@ from mcp_tool_filter.core.errors import InvalidOption, StartError, printable, re
 from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.core.http.urls import parse_origin
 from mcp_tool_filter.core.policy.config import plain_path
-from mcp_tool_filter.core.upstream.target import default_folder
 from mcp_tool_filter.rooms.logins.logins_through import Registrations
 from mcp_tool_filter.rooms.logins.metadata import is_text
+from mcp_tool_filter.rooms.logins.stored import default_folder
 
 _POLL = 0.05  # seconds between attempts to get a lock
 _PATIENCE = 60.0  # seconds to wait for a lock; a renewal takes far less

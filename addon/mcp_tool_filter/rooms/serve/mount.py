@@ -28,6 +28,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from mcp_tool_filter.core.http.places import Place
 from mcp_tool_filter.core.http.urls import HeaderField, has_host
 from mcp_tool_filter.core.policy.config import is_misleading
 
@@ -56,12 +57,12 @@ def split_target(target: str) -> tuple[str, str] | None:
     return found["name"], document + rest
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+@dataclass(frozen=True)
+class Mount(Place):
     """The place of one server."""
 
-    prefix: str = ""
-    """Such as ``/files``; empty for an only server, whose paths are the upstream's."""
+    prefix: str
+    """Such as ``/files``."""
     endpoint: str = ENDPOINT
     """The path of the MCP endpoint on the upstream, and its query."""
 
@@ -81,8 +82,6 @@ class Mount:
 
     def outward(self, path: str) -> str:
         """Return our path for one of the upstream."""
-        if not self.prefix:
-            return path
         plain, mark, query = path.partition("?")
         document = _DOCUMENT.fullmatch(plain)
         before, plain = document.groups() if document else ("", plain)
@@ -98,9 +97,9 @@ class Mount:
         """Return the upstream's path of a resource that has this path here; None if it is not the
         upstream's."""
         rest = path.removeprefix(self.prefix)
-        if self.prefix and (rest == path or rest[:1] not in ("", "/", "?", "#")):
+        if rest == path or rest[:1] not in ("", "/", "?", "#"):
             return None
-        return self._theirs if self.prefix and rest == ENDPOINT else rest
+        return self._theirs if rest == ENDPOINT else rest
 
     def fields(self, fields: Iterable[HeaderField]) -> list[HeaderField]:
         """Return an answer's fields, with links and cookies that stay below the prefix.
@@ -150,6 +149,3 @@ class Mount:
         if is_misleading(path if path.startswith("/") else f"/{path}") or not url.isprintable():
             return None
         return self.outward(url) if url.startswith("/") else url
-
-
-ALONE: Final = Mount()

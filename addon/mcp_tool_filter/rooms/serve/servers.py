@@ -38,7 +38,7 @@ from mcp_tool_filter.core.process.proxy import Proxy
 from mcp_tool_filter.core.process.sentences import warnings_about, warnings_in
 from mcp_tool_filter.core.process.site import Site, Surroundings, TargetFinder
 from mcp_tool_filter.rooms.lock.lock import LockError
-from mcp_tool_filter.rooms.serve.mount import ENDPOINT, split_target
+from mcp_tool_filter.rooms.serve.mount import ENDPOINT, Mount, split_target
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.engine.exchange import Exchange
@@ -319,7 +319,10 @@ class Running:
         proxy.adopt(plan.config)
         proxy.begin()
         site = await proxy.open(
-            plan.name, plan.find_target, address=servers.address, prefix=f"/{plan.name}"
+            plan.name,
+            plan.find_target,
+            address=servers.address,
+            place_of=partial(Mount, f"/{plan.name}"),
         )
         site.listener.logins.is_of_other = partial(servers.is_of_other, self)
         return site

@@ -17,18 +17,18 @@ import re
 from collections.abc import Iterator
 
 from mcp_tool_filter.core.errors import ProtocolError
+from mcp_tool_filter.core.http.places import ALONE, Place
 from mcp_tool_filter.core.http.urls import UpstreamNames, may_lead_round
 from mcp_tool_filter.core.messages.scan import EACH, Value, open_value, scan
 from mcp_tool_filter.core.messages.tools import Edit, with_edits
 from mcp_tool_filter.rooms.logins.logins_through import Sides
-from mcp_tool_filter.rooms.serve.mount import ALONE, Mount
 
 _IN_TEXT = re.compile(r"(?:https?|wss?):[/\\]{2}[^\s\"'<>`|^]+", re.IGNORECASE)
 _AT_END = ".,;:!?)]}"
 
 
 def with_our_urls(
-    document: bytes, ours: str, upstream: UpstreamNames, mount: Mount = ALONE
+    document: bytes, ours: str, upstream: UpstreamNames, mount: Place = ALONE
 ) -> bytes | None:
     """Return a document that names us in place of the upstream; None if it names neither.
 
