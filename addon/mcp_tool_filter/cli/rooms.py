@@ -9,7 +9,7 @@ from mcp_tool_filter.core.process.plugs import Entry, RoomMissing, load
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.process.proxy import Proxy
-    from mcp_tool_filter.core.upstream.target import Logins
+    from mcp_tool_filter.core.upstream.target import KnownLogins
 
 
 def _gets_entries(proxy: Proxy) -> bool:
@@ -17,10 +17,10 @@ def _gets_entries(proxy: Proxy) -> bool:
     return bool(proxy.around.sinks) or proxy.shows_page or proxy.config.dashboard is not None
 
 
-def stored_logins() -> Logins | None:
+def stored_logins() -> KnownLogins | None:
     """Return what knows the user's logins, if that room is installed."""
     try:
-        found: Logins = load(f"{_IN}.logins.stored:STORED", ())
+        found: KnownLogins = load(f"{_IN}.logins.stored:STORED", ())
     except RoomMissing:
         return None
     return found

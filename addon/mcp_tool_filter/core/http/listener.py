@@ -64,7 +64,7 @@ from mcp_tool_filter.core.http.head import (
     headers_after,
     problem_in_body,
 )
-from mcp_tool_filter.core.http.places import ALONE, KnownPaths, Place
+from mcp_tool_filter.core.http.places import ALONE, KnownPaths, PathMap
 from mcp_tool_filter.core.http.urls import UpstreamNames, kept_with_us
 from mcp_tool_filter.core.messages.limits import OverLimit, Transport
 from mcp_tool_filter.core.messages.messages import (
@@ -109,7 +109,7 @@ class Listener:
     """True for a forward proxy: clients use the upstream's own name, so URLs stay unchanged."""
     called: str = ""
     """What people call the upstream if not by its URL, without secrets."""
-    mount: Place = ALONE
+    mount: PathMap = ALONE
     """Where clients find it, if we serve several."""
     sessions: Sessions = field(init=False)
     _hash_key: bytes = field(default_factory=partial(token_bytes, 32), repr=False)

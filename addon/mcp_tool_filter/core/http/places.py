@@ -12,7 +12,7 @@ from typing import Final
 from mcp_tool_filter.core.http.urls import HeaderField
 
 
-class Place:
+class PathMap:
     """The place of an only upstream: its own paths."""
 
     prefix = ""
@@ -40,7 +40,7 @@ class Place:
         return list(fields)
 
 
-ALONE: Final = Place()
+ALONE: Final = PathMap()
 
 
 def _is_of_nobody(_path: str) -> bool:

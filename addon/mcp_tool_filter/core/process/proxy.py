@@ -26,7 +26,7 @@ from mcp_tool_filter.core.conversation.policy_in_force import Observer, PolicyIn
 from mcp_tool_filter.core.engine.exchange import Exchange
 from mcp_tool_filter.core.errors import InvalidOption, LostUpstream
 from mcp_tool_filter.core.http.listener import Listener, open_listener
-from mcp_tool_filter.core.http.places import ALONE, Place
+from mcp_tool_filter.core.http.places import ALONE, PathMap
 from mcp_tool_filter.core.policy.config import Config, refuse_to_open
 from mcp_tool_filter.core.policy.effects import CannotList, FetchTools
 from mcp_tool_filter.core.process.background import Effects, in_background
@@ -192,7 +192,7 @@ class Proxy:
         *,
         address: str,
         keeps_host: bool = False,
-        place_of: Callable[[str], Place] = lambda _endpoint: ALONE,
+        place_of: Callable[[str], PathMap] = lambda _endpoint: ALONE,
     ) -> Site:
         """Fetch an upstream's tools, open its site, and report. Raises StartError.
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.core.sockets.server import AnswerRequest
 
 
-class Logins(Protocol):
+class KnownLogins(Protocol):
     """What a room knows about logins."""
 
     def find(self, target: Target) -> Login | None:
@@ -61,7 +61,7 @@ class Target:
     """Methods besides tools/list whose answers the report wants."""
     uses_login: bool = False
     """Use a stored login for the upstream, if there is one."""
-    logins: Logins | None = None
+    logins: KnownLogins | None = None
     """Knows the stored logins."""
     answer: AnswerRequest | None = None
     """Answers requests in this process: the upstream is a command, and nothing is at the URL."""

@@ -31,7 +31,7 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 from mcp_tool_filter.core.errors import InvalidOption, ProtocolError
-from mcp_tool_filter.core.http.places import ALONE, Place
+from mcp_tool_filter.core.http.places import ALONE, PathMap
 from mcp_tool_filter.core.http.urls import (
     UpstreamNames,
     has_host,
@@ -81,7 +81,7 @@ class Sides:
     """Our address as the client calls us: our origin, and the server's prefix if we serve
     several."""
     upstream: UpstreamNames
-    mount: Place = ALONE
+    mount: PathMap = ALONE
 
     def our_url(self, url: str) -> str | None:
         """Return the URL of ours for a URL of the upstream; None if it is not the upstream's.

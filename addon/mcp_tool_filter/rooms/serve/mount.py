@@ -28,7 +28,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from mcp_tool_filter.core.http.places import Place
+from mcp_tool_filter.core.http.places import PathMap
 from mcp_tool_filter.core.http.urls import HeaderField, has_host
 from mcp_tool_filter.core.policy.config import is_misleading
 
@@ -58,7 +58,7 @@ def split_target(target: str) -> tuple[str, str] | None:
 
 
 @dataclass(frozen=True)
-class Mount(Place):
+class Mount(PathMap):
     """The place of one server."""
 
     prefix: str

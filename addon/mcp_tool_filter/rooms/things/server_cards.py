@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator
 
 from mcp_tool_filter.core.errors import ProtocolError
-from mcp_tool_filter.core.http.places import ALONE, Place
+from mcp_tool_filter.core.http.places import ALONE, PathMap
 from mcp_tool_filter.core.http.urls import UpstreamNames, may_lead_round
 from mcp_tool_filter.core.messages.scan import EACH, Value, open_value, scan
 from mcp_tool_filter.core.messages.tools import Edit, with_edits
@@ -28,7 +28,7 @@ _AT_END = ".,;:!?)]}"
 
 
 def with_our_urls(
-    document: bytes, ours: str, upstream: UpstreamNames, mount: Place = ALONE
+    document: bytes, ours: str, upstream: UpstreamNames, mount: PathMap = ALONE
 ) -> bytes | None:
     """Return a document that names us in place of the upstream; None if it names neither.
 
