@@ -45,11 +45,11 @@ class TooCostly(Exception):
 class Budget:
     """What one search may spend; or all patterns together, on all texts of one message."""
 
-    def __init__(self, steps: int = FOR_A_MESSAGE) -> None:
+    def __init__(self, steps: int = FOR_A_MESSAGE, quick: int = _QUICK) -> None:
         self.steps = steps
         self.known: dict[tuple[str, bool, str], bool] = {}
         """Earlier results for long texts: a chain may ask for the same one again."""
-        self._quick = _QUICK
+        self._quick = quick
 
     def spend(self, steps: int) -> None:
         """Count steps that are about to be made. Raises TooCostly if they cannot be afforded."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from mcp_tool_filter.rooms.things import uris
@@ -91,8 +93,37 @@ def test_entries_without_a_place_are_refused(entry: str) -> None:
         parse_entry(entry)
 
 
+WAYS = [
+    ";%25252541/", "\\..\\x/", "?a/../b", "%2f..%2f", "/a%2f.;x", "%cc%81/", "#%255c", "//..//a;",
+    "%5c..",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("filler", ["x", "\u00e9", "a/"])
+@pytest.mark.parametrize("start", ["file:///", "skill://x/", "memo://a@", "xn--a://", "c:\\"])
+def test_all_spellings_of_a_uri_share_one_budget(start: str, filler: str) -> None:
+    """Each part that servers read in several ways multiplied the spellings of all others."""
+    for count in range(1, len(WAYS) + 1):
+        work = uris.Work()
+        uri = f"{start}{filler * (3900 // len(filler))}{''.join(WAYS[:count])}"
+        with suppress(UnclearUri):
+            found = uris.spellings_of(uri, work)
+            assert sum(map(len, found)) <= uris.FOR_A_URI - work.steps
+
+
 def test_a_uri_with_too_many_readings_is_unclear() -> None:
     """No sender keeps us busy with them."""
     with pytest.raises(UnclearUri):
         parse_uri("file:///workspace" + "/%2f..%5c%252e" * 100_000)
-    assert is_inside(parse_uri("file:///workspace/" + "a" * 3_000_000), parse_entry("/workspace"))
+    long = "file:///workspace/".ljust(uris.LONGEST_URI, "a")
+    assert is_inside(parse_uri(long), parse_entry("/workspace"))
+    for read in (parse_uri, uris.spellings_of):
+        with pytest.raises(UnclearUri, match="too long"):
+            read(f"{long}a")
+
+
+def test_a_host_is_spelled_as_written_and_in_lower_case() -> None:
+    """Servers that take it for the name of a resource drop the user and the port before it."""
+    found = uris.spellings_of("memo://u@Insights:80")
+    assert {"memo://Insights", "memo://insights", "memo://u@Insights:80"} <= set(found)
+    assert "memo://Insights" in uris.spellings_of("memo://@Insights")

@@ -41,7 +41,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import takewhile
 
-from jsregex.cost import LONGEST_NAME, TooCostly
+from jsregex.cost import LONGEST_NAME, Budget, TooCostly
 from jsregex.matcher import Matcher
 from jsregex.safety import is_safe
 from jsregex.syntax import NotJavaScript, Regex, parse_regex
@@ -72,15 +72,15 @@ class Pattern:
     ignore_case: bool
     _matcher: Matcher = field(repr=False, compare=False)
 
-    def matches(self, name: str) -> bool:
+    def matches(self, name: str, budget: Budget | None = None) -> bool:
         """Tell whether the pattern matches the name. Always fast, even for long names.
 
         A name of up to MAX_NAME units is always judged exactly. For a longer name we may give up:
         then a deny pattern counts as matching, and an allow pattern or an exception as not
-        matching.
+        matching. The same if a budget for many names is spent.
         """
         try:
-            return self._matcher.search(name)
+            return self._matcher.search(name, budget)
         except TooCostly:
             return self.option not in ("allow", EXCEPT)
 

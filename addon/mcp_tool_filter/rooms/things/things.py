@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import starmap
+from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -59,7 +60,10 @@ from mcp_tool_filter.core.policy.patterns import Pattern
 from mcp_tool_filter.core.policy.snapshot import Thing, shown
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.rooms.things.uris import (
+    FOR_A_URI,
+    LONGEST_URI,
     UnclearUri,
+    Work,
     has_many_marks,
     is_costly,
     spellings_of,
@@ -149,15 +153,16 @@ _REVISION: Final = "io.modelcontextprotocol/protocolVersion"
 _INVALID_PARAMS: Final = -32602
 _RESOURCE_NOT_FOUND: Final = -32002  # before 2026-07-28
 _NOT_A_LETTER = re.compile(r"[\W_]")
-_LONGEST_URI = 64 * 1024  # characters, also of a prompt's name
+_LONGEST_NAME = 64 * 1024  # characters of a prompt's name
 # A string that may name a thing, in an array or as a member (its key may have escapes, too).
 _COSTLY_STRING = re.compile(
     r'(?:[\[,]|"(?:uri|url|path|uriTemplate|name|[^"\\]*+\\[^"]*+)"[ \t\n\r]*:)[ \t\n\r]*'
-    r'("(?=[^"%\\]*(?:[%\\]|/\.))(?:[^"\\]|\\.)*+")'
+    r'("(?=[^"%\\]*(?:[%\\]|/\.)|[^"]{200})(?:[^"\\]|\\.)*+")'
 )
-_AT_ONCE = 256  # characters of URIs that are judged ahead before other clients are served
-_MOST_ASKED = 256 * 1024  # characters of all URIs that one message of a client may name
-_CHEAP = 16  # characters; as long as a URI that is judged as fast as most
+_AT_ONCE = 20_000  # steps for URIs that are judged ahead before other clients are served
+_MOST_ASKED = 10_000_000  # steps for all URIs that one message of a client may name
+_STEPS_OF_URI, _STEPS_OF_CHARACTER = 500, 40  # at least
+_SHORT_URI = 200  # characters; without escapes and dots it is judged at once
 _LONGEST_METHOD = 64  # characters of one whose kind we remember
 _LONGEST_KEPT = 1024  # characters of a URI whose verdict we remember
 _MOST_ROOTS = 1000  # folders of denied skills that we remember
@@ -199,14 +204,14 @@ class Things:
 
     def denying_prompt(self, name: str) -> Denied | None:
         """Return what denies the prompt of this name."""
-        if len(name) > _LONGEST_URI or has_many_marks(name):
+        if len(name) > _LONGEST_NAME or has_many_marks(name):
             return Denied(PROMPT, name, "a name that cannot be judged")
         plain = without_invisible(name)
         return _first(PROMPT, self._prompts, name, (name,) if plain == name else (name, plain))
 
     def denying_uri(self, uri: str) -> Denied | None:
         """Return what denies the resource, the template or the skill's file at this URI."""
-        if len(uri) > _LONGEST_URI:
+        if len(uri) > LONGEST_URI:
             return Denied(RESOURCE, uri, "a URI that is too long to judge")
         if uri in self._ahead:
             return self._ahead[uri]
@@ -232,45 +237,54 @@ class Things:
             for kind, text in _named_in(one, asked)
             if kind != PROMPT
         ]
-        if sum(len(uri) if is_costly(uri) else _CHEAP for uri in named) > _MOST_ASKED:
+        slow = [uri for uri in named if len(uri) > _SHORT_URI or is_costly(uri)]
+        least = sum(_STEPS_OF_CHARACTER * len(uri) for uri in slow if len(uri) <= LONGEST_URI)
+        if least + _STEPS_OF_URI * len(named) > _MOST_ASKED:
             raise ProtocolError("too many URIs to judge")
-        yield from self._judge_all_ahead(filter(is_costly, named))
+        yield from self._judge_all_ahead(slow, _MOST_ASKED)
 
-    def _judge_all_ahead(self, uris: Iterable[str]) -> Deciding[None]:
+    def _judge_all_ahead(self, uris: Iterable[str], most: float = inf) -> Deciding[None]:
         ahead: dict[str, Denied | None] = {}
-        room = 0
+        at_once = spent = 0
         for uri in uris:
-            if len(uri) > _LONGEST_URI or uri in ahead:
+            if len(uri) > LONGEST_URI or uri in ahead:
                 continue
-            if room <= 0:
+            if spent >= at_once:
                 yield LET_OTHERS_GO_ON
-                room = _AT_ONCE
-            ahead[uri] = self._judge_uri(uri)
-            room -= len(uri)
+                at_once = spent + _AT_ONCE
+            if spent > most:
+                raise ProtocolError("too many URIs to judge")
+            work = Work()
+            ahead[uri] = self._judge_spellings(uri, work)
+            spent += _STEPS_OF_URI + FOR_A_URI - work.steps
         self._ahead = ahead
 
     def _judge_uri(self, uri: str) -> Denied | None:
+        return self._judge_spellings(uri, Work())
+
+    def _judge_spellings(self, uri: str, work: Work) -> Denied | None:
+        """Judge a URI by all that a server could take it for; refuse it if that is too much."""
         try:
-            spellings = spellings_of(uri)
-        except UnclearUri as error:
-            return Denied(RESOURCE if self._resources else SKILL, uri, f"an unclear URI: {error}")
-        if denied := _first(RESOURCE, self._resources, uri, spellings):
-            return denied
-        if self._skills:
-            for spelling in spellings:
+            spellings = spellings_of(uri, work)
+            if denied := _first(RESOURCE, self._resources, uri, spellings, work):
+                return denied
+            for spelling in spellings if self._skills else ():
                 if spelling.count("/") > _MOST_LEVELS:
                     return Denied(SKILL, uri, "a URI with too many folders")
-                if denied := self._judge_skill_file(uri, spelling):
+                if denied := self._judge_skill_file(uri, spelling, work):
                     return denied
+        except UnclearUri as error:
+            return Denied(RESOURCE if self._resources else SKILL, uri, f"an unclear URI: {error}")
         return None
 
-    def _judge_skill_file(self, uri: str, spelling: str) -> Denied | None:
+    def _judge_skill_file(self, uri: str, spelling: str, work: Work) -> Denied | None:
         """Judge a file by all folders that it is in: each may be a skill."""
+        work.read(spelling, spelling.count("/") + 1)
         folders = list(_folders_of(spelling))
         if by := next(filter(None, map(self._roots.get, folders)), ""):
             return Denied(SKILL, uri, f"denied by {by}", by)
         for folder in _skills_among(folders, spelling):
-            if denied := _first(SKILL, self._skills, uri, _ways_to_name(folder)):
+            if denied := _first(SKILL, self._skills, uri, _ways_to_name(folder), work):
                 return denied
         return None
 
@@ -575,10 +589,14 @@ class Things:
 
 
 def _first(
-    kind: str, patterns: Sequence[Pattern], name: str, texts: Sequence[str]
+    kind: str,
+    patterns: Sequence[Pattern],
+    name: str,
+    texts: Sequence[str],
+    work: Work | None = None,
 ) -> Denied | None:
     for pattern in patterns:
-        if any(map(pattern.matches, texts)):
+        if any(pattern.matches(text, work) for text in texts):
             return Denied(kind, name, f"denied by {pattern.text}", pattern.text)
     return None
 

@@ -22,6 +22,8 @@ from fnmatch import fnmatchcase
 from unicodedata import category, combining, normalize
 from urllib.parse import unquote
 
+from jsregex.cost import Budget, TooCostly
+
 # RFC 3986, appendix B, with a required scheme.
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/?#]*))?([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
@@ -30,9 +32,12 @@ _ESCAPED_SLASH = re.compile("(%2f)", re.IGNORECASE)
 _PATH_PARAM = re.compile(r";[^/]*")
 _MOST_ROUNDS = 5
 _MOST_READINGS = 200
-_MOST_WORK = 1_000_000  # characters of all readings together
-_LONGEST = 64 * 1024  # characters of a path that needs any reading
-_AMBIGUOUS = re.compile(r"[%\\;]|/\.|\.\.")
+LONGEST_URI = 32 * 1024
+"""Characters; a longer URI is refused before it is read."""
+FOR_A_URI = 500_000
+"""Steps for all spellings of a URI together, and for the patterns that read them: about 25 ms."""
+_QUICK = 2_000  # short texts that patterns may read without counting their steps
+_LONGEST_HOST = 253  # characters of a name in DNS
 _HERE = frozenset({"", "localhost"})
 
 
@@ -54,8 +59,28 @@ class ResourceUri:
         return (self.parts, *self.others)
 
 
+class Work(Budget):
+    """What may be spent on a URI."""
+
+    def __init__(self, steps: int = FOR_A_URI) -> None:
+        super().__init__(steps, _QUICK)
+
+    def read(self, text: str, times: int = 1) -> None:
+        """Note that a text is read so many times. Raises UnclearUri if that is too much."""
+        try:
+            self.spend(times * (len(text) + _STEPS_OF_CALL))
+        except TooCostly:
+            raise UnclearUri("too many readings") from None
+
+
+_STEPS_OF_CALL = 20
+
+
 def parse_uri(text: str) -> ResourceUri:
     """Parse a resource's URI like the most lenient server. Raises UnclearUri."""
+    if len(text) > LONGEST_URI:
+        raise UnclearUri("too long")
+    work = Work()
     scheme, colon, rest = text.partition(":")
     if "/" not in rest:  # no server takes all the backslashes for letters
         rest = rest.replace("\\", "/")
@@ -64,8 +89,6 @@ def parse_uri(text: str) -> ResourceUri:
         raise UnclearUri("not an absolute URI")
     if _CONTROL.search(text):
         raise UnclearUri("a control character")
-    if len(text) > _LONGEST and _AMBIGUOUS.search(text):
-        raise UnclearUri("too long")
     authority, path = found[2] or "", found[3]
     scheme, host, plain = scheme.lower(), _decoded(authority).lower(), _decoded(path)
     if has_many_marks(plain):
@@ -77,7 +100,7 @@ def parse_uri(text: str) -> ResourceUri:
             raise UnclearUri("a relative path")
         host = ""
     query = (found[4] or "") + (found[5] or "")
-    others = _readings(_paths_in(authority, path, query))
+    others = _readings(_paths_in(authority, path, query), work)
     parts = _resolved(plain)
     others.discard(parts)
     return ResourceUri(scheme, host, parts, tuple(sorted(others)))
@@ -108,19 +131,23 @@ _HOST = re.compile(r"(.*?)\.?(?::[0-9]*)?", re.DOTALL)
 
 def is_costly(text: str) -> bool:
     """Tell whether a URI may have more spellings than one, which take a while to find."""
-    return len(text) >= _LONGEST or _PLAIN.fullmatch(text) is None or "xn--" in text
+    return _PLAIN.fullmatch(text) is None or "xn--" in text
 
 
-def spellings_of(text: str) -> tuple[str, ...]:
+def spellings_of(text: str, work: Work | None = None) -> tuple[str, ...]:
     """Return a URI as written, and all that a server could take it for: decoded, with dots
     resolved, the scheme and the host in lower case, with and without its query.
 
     Raises UnclearUri if there are too many.
     """
+    if len(text) > LONGEST_URI:
+        raise UnclearUri("too long")
     if not is_costly(text):
         return (text,)  # nearly all
+    work = work or Work()
     if len(text) > _LONGEST_SPELLED and _COSTLY.search(text):
         raise UnclearUri("too long")
+    work.read(text, _MOST_ROUNDS)
     bare = re.sub(r"[\t\r\n]", "", text.strip(_AT_ENDS))
     whole = _decoded(bare)
     if has_many_marks(whole):
@@ -128,13 +155,16 @@ def spellings_of(text: str) -> tuple[str, ...]:
     found = dict.fromkeys((text, bare, whole))
     shown = without_invisible(whole)  # an invisible character may have been inside an escape
     for one in dict.fromkeys((bare, whole, shown, _decoded(shown))):
-        found |= dict.fromkeys(_spelled(one))
+        found |= dict.fromkeys(_spelled(one, work))
     if not whole.isascii():
+        for one in found:
+            work.read(one, _PRICE_OF_UNICODE)
         found |= dict.fromkeys([normalize("NFC", one) for one in found])
         found |= dict.fromkeys([without_invisible(one) for one in found])
     return tuple(found)
 
 
+_PRICE_OF_UNICODE = 8  # as slow as reading a text so many times
 _MOST_MARKS = 30  # as in Unicode's stream-safe format (UAX 15)
 _MANY_MARKS = re.compile(rb"[^\0]{%d}" % (_MOST_MARKS + 1))
 # These are marks once they are normalized.
@@ -167,47 +197,57 @@ def without_invisible(text: str) -> str:
     return "".join(kept).strip()
 
 
-def _spelled(text: str) -> Iterator[str]:
+def _spelled(text: str, work: Work) -> Iterator[str]:
+    work.read(text, _PRICE_OF_READING)
     parsed = _URI.fullmatch(text if "/" in text else text.replace("\\", "/"))
     if parsed is None:  # relative: some servers accept it
-        yield from map("/".join, _readings([text]))
+        yield from map("/".join, _readings([text], work))
     if text[:1] in ("/", "\\") or (parsed and len(parsed[1]) == 1):
-        yield from _spelled(f"file:///{text.lstrip('/')}")  # some only look for file:// and drop it
+        yield from _spelled(
+            f"file:///{text.lstrip('/')}", work
+        )  # some only look for file:// and drop it
     if parsed is None:
         return
     scheme, authority, path = parsed[1].lower(), parsed[2] or "", parsed[3]
     query = (parsed[4] or "") + (parsed[5] or "")
-    places = _readings(_paths_in(authority, path, query))
+    places = _readings(_paths_in(authority, path, query), work)
     has_host = parsed[2] is not None or path.startswith("/")
     hosts = _hosts_in(scheme, authority)
     begins = {f"{scheme}://{host}" for host in hosts}
+    work.read(text, len(places) * len(begins))
     bases = {
         f"{begin}{'/' if has_host and parts else ''}{'/'.join(parts)}"
         for parts in _as_on_windows(places)
         for begin in (begins if has_host else (f"{scheme}:",))
     }
     if authority and scheme not in _ON_A_HOST:  # the first part of a path, for many servers
-        bases |= _after(scheme, _readings([authority + path, *(host + path for host in hosts)]))
+        bases |= _after(
+            scheme, _readings([authority + path, *(host + path for host in hosts)], work)
+        )
     elif scheme != "file" and not authority:  # or the other way round
         bases |= _after(scheme, places)
         if scheme in _ON_A_HOST and (rest := path.lstrip("/")):
-            yield from _spelled(f"{scheme}://{rest}{query}")
+            yield from _spelled(f"{scheme}://{rest}{query}", work)
     elif scheme == "file" and (authority or not has_host):  # below "/", if a server runs there
-        places = _readings([authority + path]) if authority else places
+        places = _readings([authority + path], work) if authority else places
         bases |= _after("file", {("", *parts) for parts in places})
     ends = [""] + (["/"] if _ENDS_IN_FOLDER.search(path) or not path else [])
     ends += [query, parsed[4] or "", _decoded(query)] if query else []
-    yield from (base + end for base in sorted(bases) for end in ends)
+    for base in sorted(bases):
+        work.read(base, len(ends))
+        yield from (base + end for end in ends)
 
 
 def _hosts_in(scheme: str, authority: str) -> set[str]:
-    """Return what servers take for the host: all of it, or without a user and a port. Few that
-    read files look at it."""
-    whole = _decoded(authority).lower()
+    """Return what servers take for the host: all of it, or without a user and a port, as written
+    or in lower case. Few that read files look at it."""
+    whole = _decoded(authority)
     found = _HOST.fullmatch(whole.rpartition("@")[2])
     hosts = {whole, found[1] if found else whole}
+    hosts |= {host.lower() for host in hosts}
     if not whole.isascii() or "xn--" in whole:
-        hosts |= {form for host in hosts for form in _internationally(host)}
+        named = [host for host in hosts if len(host) <= _LONGEST_HOST]
+        hosts |= {form for host in named for form in _internationally(host)}
     if scheme == "file":
         return {""} if hosts <= _HERE else {*hosts, ""}
     return hosts
@@ -245,14 +285,14 @@ def is_of_skill(uri: str) -> bool:
     return _SKILL.match(uri) is not None
 
 
-def _readings(paths: list[str]) -> set[tuple[str, ...]]:
+def _readings(paths: list[str], work: Work) -> set[tuple[str, ...]]:
     """Return the places that servers could read in these paths."""
     known = dict.fromkeys(paths)
-    waiting, work = list(known), 0
+    waiting = list(known)
     while waiting:
         path = waiting.pop()
-        work += len(path)
-        if len(known) > _MOST_READINGS or (work > _MOST_WORK and len(known) > 1):
+        work.read(path, _PRICE_OF_READING)
+        if len(known) > _MOST_READINGS:
             raise UnclearUri("too many readings")
         for other in _next_readings(path):
             if other not in known:
@@ -261,6 +301,9 @@ def _readings(paths: list[str]) -> set[tuple[str, ...]]:
     places = set(map(_resolved, known))
     plain = {part: _decoded(part) for part in {part for parts in places for part in parts}}
     return {tuple(plain[part] for part in parts) for parts in places}
+
+
+_PRICE_OF_READING = 10  # so many ways in which servers read a path
 
 
 def _next_readings(path: str) -> tuple[str, ...]:
