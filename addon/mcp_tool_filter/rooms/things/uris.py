@@ -245,7 +245,7 @@ def _hosts_in(scheme: str, authority: str) -> set[str]:
     found = _HOST.fullmatch(whole.rpartition("@")[2])
     hosts = {whole, found[1] if found else whole}
     hosts |= {host.lower() for host in hosts}
-    if not whole.isascii() or "xn--" in whole:
+    if not whole.isascii() or "xn--" in whole.lower():
         named = [host for host in hosts if len(host) <= _LONGEST_HOST]
         hosts |= {form for host in named for form in _internationally(host)}
     if scheme == "file":
