@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 
 from mcp_tool_filter import __version__
 from mcp_tool_filter.cli.flags import Given
@@ -84,7 +85,12 @@ def render_command_help(command: Command) -> str:
             "The flags of the filter itself work here too: mcp-tool-filter --help",
             "",
         ]
-    return "\n".join([*lines, *([*_wrapped(command.notes), ""] if command.notes else [])])
+    if command.notes:
+        lines += [*_wrapped(command.notes), ""]
+    if command.more:
+        module, _, function = command.more.rpartition(".")
+        lines.append(getattr(import_module(f"mcp_tool_filter.{module}"), function)())
+    return "\n".join(lines)
 
 
 def _wrapped(text: str) -> Iterator[str]:

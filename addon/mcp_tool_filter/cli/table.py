@@ -27,6 +27,7 @@ TOPICS: Final = {
     "watch": "the terminal, the page, the audit log, metrics and traces",
     "lock": "a file with the tools that you have approved, and how CI checks it",
     "rules": "a file with rules on messages: block, change, limit, notify",
+    "rules-reference": "every condition and action of a rules file, with examples",
     "scale": "several replicas behind a balancer, and what each carries",
     "extensions": "proposed extensions of MCP, and what the filter does with each",
     "promises": "what the filter guarantees, and the limits of that",
@@ -82,6 +83,8 @@ class Command(NamedTuple):
     asks: str = ""
     """What the error says if words are missing."""
     notes: str = ""
+    more: str = ""
+    """The function that renders the end of its help, if that derives from a table elsewhere."""
     runs: str = ""
     """The function that gets the parsed command line; by default ``run`` in the module of
     ``cli/commands`` with the command's name."""
@@ -492,6 +495,7 @@ _ALL: Final = (
         most_words=3, choices=("check", "test", "explain", "schema"),
         notes="Exit status of check: 0 without mistakes, else 1. Of test: 0 if all cases pass, 1 if"
         " a case fails, 2 if a file is not usable.",
+        more="rooms.rules.reference.render_help",
     ),
     Command(
         "help",

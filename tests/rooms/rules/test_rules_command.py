@@ -258,7 +258,7 @@ def test_explain_says_why_a_message_cannot_be_judged(tmp_path: Path, typed: Type
 @pytest.mark.parametrize("example", COOKBOOK, ids=lambda path: path.stem)
 def test_a_cookbook_example_does_what_it_says(example: Path, typed: Typed) -> None:
     typed("rules", "test", example, example.with_suffix(".cases.yaml"))
-    assert f"(rooms/rules/{example.name})" in (DOCS / "rules.md").read_text()
+    assert f"(rules/{example.name})" in (DOCS / "rules.md").read_text()
 
 
 def test_the_cookbook_has_examples() -> None:

@@ -4,13 +4,16 @@
 from it. What an action does is a function. It gets the run of a message through the rules, and the
 action's values, with their templates expanded. It changes or refuses the message, or yields effects
 for the host.
+
+A new action is a row of the table, with its function. If it needs an effect of its own, declare
+that beside it, as ``Outward`` if others notice it; ``RuleHost`` carries it out.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -44,7 +47,7 @@ from mcp_tool_filter.rooms.rules.fields import (
     parse_pointer,
     quote,
 )
-from mcp_tool_filter.rooms.rules.forms import Form, Schema, Spot
+from mcp_tool_filter.rooms.rules.forms import Form, Schema, Spot, Term
 from mcp_tool_filter.rooms.rules.subject import Refusal
 from mcp_tool_filter.rooms.rules.templates import Template, in_url, parse_template, templates_in
 
@@ -56,6 +59,10 @@ if TYPE_CHECKING:
 class Kind:
     """What an action of a rules file may be."""
 
+    means: str
+    """A sentence for people, who read it in the reference and in their editors."""
+    example: str
+    """A value of the form, in YAML."""
     form: Form[tuple[Any, ...]]
     do: Callable[..., Deciding[None] | None]
     """Does it at once, or returns a decision that may wait. Raises if it fails."""
@@ -444,7 +451,13 @@ _OPERATION = Form(
 _OPERATIONS = forms.listed(_OPERATION, "a list of operations")
 _FUNCTION = Form({"type": "string", "description": "module:function"}, _read_function)
 _MERGE_PATCH = Form({"type": "object"}, _read_merge_patch)
-_ALLOW = Kind(Form({"enum": [None, True, {}]}, _read_allow), _allow, ends=True)
+_ALLOW = Kind(
+    "The message goes on, and no later rule is evaluated.",
+    "true",
+    Form({"enum": [None, True, {}]}, _read_allow),
+    _allow,
+    ends=True,
+)
 _COUNTED = Form({"type": ["number", "string"]}, _read_metric_value)
 _HEADERS = Form({"type": "object", "additionalProperties": forms.TEXT.schema}, _read_headers)
 _FIELD_AND_VALUE = _members({"field": forms.FIELD, "value": forms.JSON_TEMPLATE})
@@ -498,44 +511,153 @@ _LINE = _members({"message": forms.TEMPLATE, "level": (forms.one_of(*LEVELS), "i
 _COUNTER = _members({"name": forms.filled(), "value": (_COUNTED, Template(("1",)))})
 
 _TRANSFORMS = {
-    "merge_patch": Kind(_only(_MERGE_PATCH), _merge, changes=True),
-    "json_patch": Kind(_only(_OPERATIONS), _patch, changes=True),
-    "python": Kind(_only(_FUNCTION), _take_from_python, _call),
+    "merge_patch": Kind(
+        "Changes the params or the result by a JSON merge patch (RFC 7396).",
+        "{arguments: {dry_run: true}}",
+        _only(_MERGE_PATCH),
+        _merge,
+        changes=True,
+    ),
+    "json_patch": Kind(
+        "Changes the params or the result by a JSON patch (RFC 6902).",
+        "[{op: replace, path: /arguments/branch, value: draft}]",
+        _only(_OPERATIONS),
+        _patch,
+        changes=True,
+    ),
+    "python": Kind(
+        "Calls a function with the message, a dict; it returns the changed message, or None.",
+        "my_rules:mask",
+        _only(_FUNCTION),
+        _take_from_python,
+        _call,
+    ),
 }
 _KINDS: dict[str, Kind | dict[str, Kind]] = {
     "allow": _ALLOW,
-    "block": Kind(_only(forms.TEMPLATE), _block, ends=True),
-    "inject_error": Kind(_ERROR, _inject_error, ends=True),
-    "delay": Kind(_only(forms.duration(most=LONGEST_DELAY)), _delay),
-    "set_param": Kind(_FIELD_AND_VALUE, _set_field, part="params", changes=True),
-    "remove_param": Kind(_only(forms.FIELD), _remove_param, part="params", changes=True),
-    "set_result": Kind(_FIELD_AND_VALUE, _set_field, part="result", changes=True),
+    "block": Kind(
+        "Refuses the message with this reason (error -32001).",
+        "This tool is for people only",
+        _only(forms.TEMPLATE),
+        _block,
+        ends=True,
+    ),
+    "inject_error": Kind(
+        "Refuses the message with this error.",
+        "{code: -32602, message: 'Give a ticket', data: {rule: '${rule}'}}",
+        _ERROR,
+        _inject_error,
+        ends=True,
+    ),
+    "delay": Kind(
+        "Holds the message for this time, at most 10 minutes.",
+        "2s",
+        _only(forms.duration(most=LONGEST_DELAY)),
+        _delay,
+    ),
+    "set_param": Kind(
+        "Sets a field of the params.",
+        "{field: arguments.dry_run, value: true}",
+        _FIELD_AND_VALUE,
+        _set_field,
+        part="params",
+        changes=True,
+    ),
+    "remove_param": Kind(
+        "Removes a field of the params.",
+        "arguments.force",
+        _only(forms.FIELD),
+        _remove_param,
+        part="params",
+        changes=True,
+    ),
+    "set_result": Kind(
+        "Sets a field of the result.",
+        "{field: 'content[*].text', value: hidden}",
+        _FIELD_AND_VALUE,
+        _set_field,
+        part="result",
+        changes=True,
+    ),
     "transform": _TRANSFORMS,
-    "redact": Kind(_REDACTION, _redact, changes=True),
-    "log": Kind(_LINE, _log, tells=True),
-    "metric": Kind(_COUNTER, _measure, tells=True),
-    "webhook": Kind(_HOOK, _send_webhook, tells=True),
-    "run_script": Kind(_RUN, _obey_script, _script),
-    "fork": Kind(_COPIES, _fork, part="params"),
-    "cache": Kind(_STORED, _cache, part="params", is_for=_may_be_cached),
-    "rate_limit": Kind(_RATE, _limit_rate),
+    "redact": Kind(
+        "Replaces what the pattern matches: in one field, or in all texts of params, result or"
+        " error.",
+        "{pattern: 'sk-[A-Za-z0-9]+', with: '***'}",
+        _REDACTION,
+        _redact,
+        changes=True,
+    ),
+    "log": Kind(
+        "Writes a line to the log and to the audit log.",
+        "{level: warn, message: '${tool} was called'}",
+        _LINE,
+        _log,
+        tells=True,
+    ),
+    "metric": Kind(
+        "Increases the counter of this name, by 1 if there is no value.",
+        "{name: calls_of_push, value: 1}",
+        _COUNTER,
+        _measure,
+        tells=True,
+    ),
+    "webhook": Kind(
+        "Posts a JSON object to the URL, and never delays the message.",
+        "{url: 'https://hooks.example/mcp', include_message: false, timeout: 5s}",
+        _HOOK,
+        _send_webhook,
+        tells=True,
+    ),
+    "run_script": Kind(
+        "Runs a program with the message on its stdin; with decides, its exit status lets the"
+        " message pass (0) or blocks it (1).",
+        "{path: ./check.sh, args: ['${tool}'], timeout: 5s, decides: true}",
+        _RUN,
+        _obey_script,
+        _script,
+    ),
+    "fork": Kind(
+        "Sends copies of the request to the upstream, or to another URL; their answers are"
+        " dropped.",
+        "{copies: 1, to: 'https://canary.example/mcp'}",
+        _COPIES,
+        _fork,
+        part="params",
+    ),
+    "cache": Kind(
+        "Answers with the result that is stored for this key, or stores the upstream's result.",
+        "{key: '${tool}:${params_hash}', ttl: 5m, max_entries: 1000}",
+        _STORED,
+        _cache,
+        part="params",
+        is_for=_may_be_cached,
+    ),
+    "rate_limit": Kind(
+        "Refuses a message that is over the limit for this key in the sliding window.",
+        "{key: '${credential}', limit: 10, window: 1m}",
+        _RATE,
+        _limit_rate,
+    ),
 }
-"""What an action may be: how a file writes it, and what it does."""
+"""What an action may be: what it means, how a file writes it, and what it does."""
 
 
-def _form_of(name: str, kind: Kind | dict[str, Kind]) -> Form[Action]:
-    """Return the form of an action, or of one that has several kinds, of which it names one."""
+def _term_of(name: str, kind: Kind | dict[str, Kind]) -> Term[Action]:
+    """Return the term of an action, or of one that has several kinds, of which it names one."""
     if isinstance(kind, Kind):
-        return _action(name, kind)
-    inner = {key: _action(name, one) for key, one in kind.items()}
+        return Term(kind.means, kind.example, _action(name, kind))
+    inner = {key: _term_of(name, one) for key, one in kind.items()}
     expected = f"one of {', '.join(kind)}"
-    return Form(
+    form = Form[Action](
         {"oneOf": forms.named_schemas(inner)},
         lambda spot: forms.named(spot, inner, name, expected) or _ALLOWING,
     )
+    first, term = next(iter(inner.items()))
+    return Term(f"One of {', '.join(kind)}.", f"{{{first}: {term.example}}}", form)
 
 
-ACTIONS = {name: _form_of(name, kind) for name, kind in _KINDS.items()}
+ACTIONS = {name: _term_of(name, kind) for name, kind in _KINDS.items()}
 _ALLOWING = Action("allow", _ALLOW, (), frozenset())
 """Also what we read after a mistake. (The file is not used.)"""
 SCHEMA: Schema = {"oneOf": [{"const": "allow"}, *forms.named_schemas(ACTIONS)]}
@@ -549,3 +671,13 @@ def _read_action(spot: Spot) -> Action:
 
 
 ACTION = Form({"$ref": "#/$defs/action"}, _read_action)
+
+
+def described() -> Iterator[tuple[str, str, str]]:
+    """Yield the name, the meaning and an example of each action; transform has several."""
+    for name, kind in _KINDS.items():
+        if isinstance(kind, Kind):
+            yield name, kind.means, kind.example
+        else:
+            for key, one in kind.items():
+                yield name, one.means, f"{{{key}: {one.example}}}"

@@ -25,7 +25,7 @@ from mcp_tool_filter.rooms.rules.fields import (
     parse_field,
     render_json,
 )
-from mcp_tool_filter.rooms.rules.forms import Form, PatternOf, Spot
+from mcp_tool_filter.rooms.rules.forms import Form, PatternOf, Spot, Term
 from mcp_tool_filter.rooms.rules.subject import Subject
 
 _LONG = 64 * 1024  # characters, or
@@ -257,41 +257,147 @@ _NAMES = forms.TEXTS.made(frozenset)
 _CODE = forms.INTEGER.made(lambda code: (Number(str(code)),))
 _ERROR_CODE, _ERROR_MESSAGE = parse_field("code"), parse_field("message")
 
-CONDITIONS: dict[str, Form[Condition]] = {
-    "method_equals": _on_name(Reads.METHOD, _NAME, _name_fits, _is_in),
-    "method_starts_with": _on_name(Reads.METHOD, forms.TEXT, _name_fits, str.startswith),
-    "method_ends_with": _on_name(Reads.METHOD, forms.TEXT, _name_fits, str.endswith),
-    "method_matches": _on_name(Reads.METHOD, forms.PATTERN, _name_matches),
-    "method_in": _on_name(Reads.METHOD, _NAMES, _name_fits, _is_in),
-    "tool_equals": _on_name(Reads.TOOL, _NAME, _name_fits, _is_in),
-    "tool_in": _on_name(Reads.TOOL, _NAMES, _name_fits, _is_in),
-    "tool_matches": _on_name(Reads.TOOL, forms.PATTERN, _name_matches),
-    "param_exists": forms.FIELD.made(partial(_on_field, "params", _exists)),
-    "param_equals": _compared("params", is_one_of, value=_VALUE),
-    "param_in": _compared("params", is_one_of, values=_VALUES),
-    "param_matches": _matching("params"),
-    "param_greater_than": _compared("params", _is_greater, value=forms.NUMBER),
-    "param_less_than": _compared("params", _is_less, value=forms.NUMBER),
-    "param_is_null": forms.FIELD.made(partial(_on_field, "params", _begins, wanted="n")),
-    "param_is_array": forms.FIELD.made(partial(_on_field, "params", _begins, wanted="[")),
-    "result_exists": forms.FIELD.made(partial(_on_field, "result", _exists)),
-    "result_equals": _compared("result", is_one_of, value=_VALUE),
-    "result_matches": _matching("result"),
-    "error_code_equals": _CODE.made(partial(_on_field, "error", is_one_of, _ERROR_CODE)),
-    "error_message_contains": forms.TEXT.made(
-        partial(_on_field, "error", _contains, _ERROR_MESSAGE)
+CONDITIONS: dict[str, Term[Condition]] = {
+    "method_equals": Term(
+        "The message has this method; a response, the method of its request.",
+        "tools/call",
+        _on_name(Reads.METHOD, _NAME, _name_fits, _is_in),
     ),
-    "session_id_equals": _on_client(_is_session, forms.TEXT),
-    "session_age_greater_than": _on_client(_is_older, forms.DURATION),
-    "from": _on_client(_is_from, forms.one_of("client", "server")),
-    "all": _SEVERAL.made(partial(_several, _all_hold)),
-    "any": _SEVERAL.made(partial(_several, _any_holds)),
-    "not": Form(
-        {**_CONDITION.schema, "description": f"nested at most {MOST_LEVELS} deep"},
-        lambda spot: _several(_does_not_hold, (_read_condition(spot),)),
+    "method_starts_with": Term(
+        "The method begins with this text.",
+        "tools/",
+        _on_name(Reads.METHOD, forms.TEXT, _name_fits, str.startswith),
+    ),
+    "method_ends_with": Term(
+        "The method ends with this text.",
+        "/list",
+        _on_name(Reads.METHOD, forms.TEXT, _name_fits, str.endswith),
+    ),
+    "method_matches": Term(
+        "The pattern is found in the method.",
+        "^(tools|prompts)/",
+        _on_name(Reads.METHOD, forms.PATTERN, _name_matches),
+    ),
+    "method_in": Term(
+        "The method is one of these.",
+        "[tools/call, resources/read]",
+        _on_name(Reads.METHOD, _NAMES, _name_fits, _is_in),
+    ),
+    "tool_equals": Term(
+        "The message calls this tool.",
+        "delete_file",
+        _on_name(Reads.TOOL, _NAME, _name_fits, _is_in),
+    ),
+    "tool_in": Term(
+        "The message calls one of these tools.",
+        "[delete_file, move_file]",
+        _on_name(Reads.TOOL, _NAMES, _name_fits, _is_in),
+    ),
+    "tool_matches": Term(
+        "The message calls a tool, and the pattern is found in the tool's name.",
+        "^(delete|drop)_",
+        _on_name(Reads.TOOL, forms.PATTERN, _name_matches),
+    ),
+    "param_exists": Term(
+        "This field of the params exists, even as null.",
+        "arguments.path",
+        forms.FIELD.made(partial(_on_field, "params", _exists)),
+    ),
+    "param_equals": Term(
+        "This field of the params has this JSON value: 1 is 1.0, and true is not 1.",
+        "{field: arguments.force, value: true}",
+        _compared("params", is_one_of, value=_VALUE),
+    ),
+    "param_in": Term(
+        "This field of the params has one of these JSON values.",
+        "{field: arguments.branch, values: [main, release]}",
+        _compared("params", is_one_of, values=_VALUES),
+    ),
+    "param_matches": Term(
+        "This field of the params is a text in which the pattern is found.",
+        "{field: arguments.sql, pattern: '^drop ', ignore_case: true}",
+        _matching("params"),
+    ),
+    "param_greater_than": Term(
+        "This field of the params is a number greater than the value.",
+        "{field: arguments.limit, value: 100}",
+        _compared("params", _is_greater, value=forms.NUMBER),
+    ),
+    "param_less_than": Term(
+        "This field of the params is a number less than the value.",
+        "{field: arguments.limit, value: 1}",
+        _compared("params", _is_less, value=forms.NUMBER),
+    ),
+    "param_is_null": Term(
+        "This field of the params exists and is null.",
+        "arguments.filter",
+        forms.FIELD.made(partial(_on_field, "params", _begins, wanted="n")),
+    ),
+    "param_is_array": Term(
+        "This field of the params exists and is an array.",
+        "arguments.paths",
+        forms.FIELD.made(partial(_on_field, "params", _begins, wanted="[")),
+    ),
+    "result_exists": Term(
+        "This field of the result exists, even as null.",
+        "structuredContent",
+        forms.FIELD.made(partial(_on_field, "result", _exists)),
+    ),
+    "result_equals": Term(
+        "This field of the result has this JSON value.",
+        "{field: isError, value: true}",
+        _compared("result", is_one_of, value=_VALUE),
+    ),
+    "result_matches": Term(
+        "This field of the result is a text in which the pattern is found.",
+        "{field: 'content[*].text', pattern: BEGIN PRIVATE KEY}",
+        _matching("result"),
+    ),
+    "error_code_equals": Term(
+        "The response is an error with this code.",
+        "-32603",
+        _CODE.made(partial(_on_field, "error", is_one_of, _ERROR_CODE)),
+    ),
+    "error_message_contains": Term(
+        "The response is an error, and its message contains this text.",
+        "timed out",
+        forms.TEXT.made(partial(_on_field, "error", _contains, _ERROR_MESSAGE)),
+    ),
+    "session_id_equals": Term(
+        "The message belongs to the session with this id.",
+        "4f2a9c",
+        _on_client(_is_session, forms.TEXT),
+    ),
+    "session_age_greater_than": Term(
+        "The session of the message is older than this.",
+        "1h",
+        _on_client(_is_older, forms.DURATION),
+    ),
+    "from": Term(
+        "The client, or the server, has sent the message.",
+        "server",
+        _on_client(_is_from, forms.one_of("client", "server")),
+    ),
+    "all": Term(
+        "All of these conditions hold.",
+        "[{tool_equals: push}, {param_exists: arguments.force}]",
+        _SEVERAL.made(partial(_several, _all_hold)),
+    ),
+    "any": Term(
+        "At least one of these conditions holds.",
+        "[{tool_equals: push}, {tool_equals: merge}]",
+        _SEVERAL.made(partial(_several, _any_holds)),
+    ),
+    "not": Term(
+        "This condition does not hold.",
+        "{tool_matches: ^read_}",
+        Form(
+            {**_CONDITION.schema, "description": f"nested at most {MOST_LEVELS} deep"},
+            lambda spot: _several(_does_not_hold, (_read_condition(spot),)),
+        ),
     ),
 }
-"""What a condition may be: how a file writes it, and what tells whether it holds."""
+"""What a condition may be: what it means, how a file writes it, and what tells whether it holds."""
 
 SCHEMA = {"oneOf": forms.named_schemas(CONDITIONS)}
 LABELLED = forms.listed(

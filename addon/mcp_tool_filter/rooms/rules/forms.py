@@ -166,6 +166,26 @@ class Form[T]:
         return Form(self.schema, lambda spot: make(read(spot)))
 
 
+@dataclass(frozen=True, slots=True)
+class Term[T]:
+    """A condition or an action: its form, and what people read about it.
+
+    The reference, the schema, editors and ``rules --help`` say nothing else.
+    """
+
+    means: str
+    """A sentence."""
+    example: str
+    """A value of the form, in YAML."""
+    form: Form[T]
+
+    def described(self, name: str) -> Schema:
+        """Return the schema of a member of this name, as an editor shows it."""
+        also = self.form.schema.get("description")
+        means = f"{self.means} It is {also}." if also else self.means
+        return {**self.form.schema, "description": f"{means} Example: {name}: {self.example}"}
+
+
 def read_file[T](raw: bytes, begins: str, form: Form[T], machine: Machine) -> T:
     """Read a whole file, whose first key is ``begins``. Raises Mistaken with every mistake."""
     root, mistakes = read_source(raw, begins)
@@ -231,16 +251,16 @@ def listed[T](form: Form[T], what: str = "a list", *, or_else: str = "") -> Form
     return Form(schema, read)
 
 
-def named[T](spot: Spot, forms: Mapping[str, Form[T]], what: str, expected: str) -> T | None:
+def named[T](spot: Spot, terms: Mapping[str, Term[T]], what: str, expected: str) -> T | None:
     """Read a mapping with one member, whose name says its form; None after a mistake."""
     if spot.node.members is None or len(spot.node.members) != 1:
         spot.wrong(f"expected {expected}")
         return None
     ((name, inner),) = spot.members()
-    if name not in forms:
-        spot.wrong_key(name, unknown_choice(what, name, [*forms]))
+    if name not in terms:
+        spot.wrong_key(name, unknown_choice(what, name, [*terms]))
         return None
-    return forms[name].read(inner)
+    return terms[name].form.read(inner)
 
 
 def members_of(form: Form[Any]) -> dict[str, Schema]:
@@ -250,8 +270,8 @@ def members_of(form: Form[Any]) -> dict[str, Schema]:
     return members
 
 
-def named_schemas(forms: Mapping[str, Form[Any]]) -> list[Schema]:
-    return [object_schema({name: form.schema}, {}) for name, form in forms.items()]
+def named_schemas(terms: Mapping[str, Term[Any]]) -> list[Schema]:
+    return [object_schema({name: term.described(name)}, {}) for name, term in terms.items()]
 
 
 # Scalars

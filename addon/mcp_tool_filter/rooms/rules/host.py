@@ -47,6 +47,7 @@ from mcp_tool_filter.rooms.rules.rule_effects import (
     Identify,
     Locally,
     Measure,
+    Outward,
     ReadCache,
     RunScript,
     ScriptResult,
@@ -489,7 +490,7 @@ class OfflineHost(RuleHost):
 
     def at_once(self, effect: Effect) -> object:
         match effect:
-            case Delay() | SendWebhook() | SendCopy() | RunScript(decides=False):
+            case Delay() | Outward() | RunScript(decides=False):
                 return None
             case Together(decisions):
                 return [at_once(answered(one, self.at_once)) for one in decisions]

@@ -19,6 +19,13 @@ class TooLarge(EffectFailed):
     """The message is too large for an effect. Its sender caused that."""
 
 
+class Outward(RoomEffect):
+    """An effect that others notice, and for which no decision waits. A rehearsal leaves it out, and
+    so does a rule that is only evaluated."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Identify(RoomEffect):
     """Ask for the short salted hash of credentials, which is the same in all processes that share a
@@ -99,7 +106,7 @@ class CallPython(RoomEffect):
 
 
 @dataclass(frozen=True, slots=True)
-class SendWebhook(RoomEffect):
+class SendWebhook(Outward):
     """Queue a POST of a JSON object; the decision does not wait for it."""
 
     url: str
@@ -111,7 +118,7 @@ class SendWebhook(RoomEffect):
 
 
 @dataclass(frozen=True, slots=True)
-class SendCopy(RoomEffect):
+class SendCopy(Outward):
     """Send a copy of a request to the upstream or to a URL, and drop the answer.
 
     The host inserts its own id between the two parts of the message.
@@ -153,19 +160,3 @@ class Measure(RoomEffect):
 
     name: str
     value: float
-
-
-type RuleEffect = (
-    Identify
-    | CountUse
-    | Locally
-    | ReadCache
-    | WriteCache
-    | RunScript
-    | CallPython
-    | SendWebhook
-    | SendCopy
-    | WriteLog
-    | Warn
-    | Measure
-)
