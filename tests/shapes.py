@@ -309,7 +309,8 @@ def over_http(
             return proxy(ToolFilter(), to=origin, home=home, **many)
         case "mitmdump" | "forward proxy":
             mode = "regular" if name == "forward proxy" else f"reverse:{origin}"
-            sets = [f"--set={key}={one}" for key, one in known.items()]
+            hosts = {"hosts": "127.0.0.1"} if name == "forward proxy" else {}
+            sets = [f"--set={key}={one}" for key, one in (known | hosts).items()]
             return program("mitmdump", "-s", SCRIPT, "--mode", mode, *sets, home=home)
         case "environment":
             variables = {f"MCP_TOOL_FILTER_{key.upper()}": one for key, one in known.items()}

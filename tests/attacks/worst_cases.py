@@ -28,7 +28,6 @@ from mcp_tool_filter.core.policy.situation import Client, Exchange
 from mcp_tool_filter.core.policy.tool_filter import decide_in_steps
 from mcp_tool_filter.core.upstream.replies import messages_in
 from mcp_tool_filter.rooms.audit.entries import OpenRequest
-from mcp_tool_filter.rooms.forward.recognise import RequestWatch, kind_of_body
 from mcp_tool_filter.rooms.lock.changes import Names, introduced
 from mcp_tool_filter.rooms.logins import metadata as login_metadata
 from mcp_tool_filter.rooms.mitmproxy.flows import _PARAMETER
@@ -308,8 +307,6 @@ PARSERS = [
     Parser("learn_login", learn_login, (*ANY, b'"\\'), HEADERS),
     Parser("fold", lambda raw: messages.fold(text(raw)), ANY, BODY),
     Parser("is_like_a_call", lambda raw: messages.is_like_a_call(text(raw)), ANY, BODY),
-    Parser("kind_of_body", kind_of_body, (*ANY, *VALUES, *BATCHES, filled(b"", b'{"a":1}\n')), BODY),
-    Parser("RequestWatch", lambda raw: RequestWatch().may_pass(raw), (*ANY, filled(b"", b"ABC\t/", b" \n")), BODY),
     Parser("problem_in_body: form", lambda raw: head.problem_in_body(
         FORM, raw, is_endpoint=False, limits=LIMITS), ANY, 60_000),
     *(Parser(f"decode_body: {coding}", partial(bodies.decode_body, coding=coding, limit=LIMITS.message),

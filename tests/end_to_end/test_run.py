@@ -149,7 +149,8 @@ async def test_a_client_that_does_not_trust_our_certificate_is_reported(tmp_path
 
 async def test_a_server_with_an_untrusted_certificate_is_named(tmp_path: Path) -> None:
     async with mcp_upstream(tools=[tool("a")], tls=certified(tmp_path)) as there:
-        ran = await run(tmp_path, "--", "curl", "-sS", there.url + "/mcp")
+        words = ("--host", "127.0.0.1", "--", "curl", "-sS", there.url + "/mcp")
+        ran = await run(tmp_path, *words)
     assert "Warning: No connection to 127.0.0.1: " in ran.stderr
     assert "--ca FILE" in ran.stderr
 
@@ -201,8 +202,8 @@ async def test_the_proxy_of_the_environment_is_used(tmp_path: Path) -> None:
             f"curl -sS {here.url}/page",
         ]
         proxy = behind.url.replace("://", "://me:secret@")
-        words = ("sh", "-c", "; ".join(asks))
-        ran = await run(tmp_path, "--", *words, http_proxy=proxy, NO_PROXY="other.example")
+        words = ("--host", "mcp.example", "--", "sh", "-c", "; ".join(asks))
+        ran = await run(tmp_path, *words, http_proxy=proxy, NO_PROXY="other.example")
         assert "secret" not in ran.stderr
     basic = ["Basic bWU6c2VjcmV0"]
     listed, page = behind.asked
@@ -211,9 +212,13 @@ async def test_the_proxy_of_the_environment_is_used(tmp_path: Path) -> None:
     assert listed.all("proxy-authorization") == page.all("proxy-authorization") == basic
     assert [one.line for one in here.asked] == ["POST /mcp HTTP/1.1", "GET /page HTTP/1.1"]
     assert not [one for one in here.asked if one.all("proxy-authorization")]
+    assert "Not filtered, because they are not named: 127.0.0.1 (--host NAME" in ran.stderr
 
 
-async def test_a_tunnel_goes_through_the_proxy_of_the_environment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", [(), ("--host", "mcp.example")], ids=["unread", "filtered"])
+async def test_a_tunnel_goes_through_the_proxy_of_the_environment(
+    named: tuple[str, ...], tmp_path: Path
+) -> None:
     async def script(peer: Peer) -> None:
         for said in (b"HTTP/1.1 200 OK\r\n\r\n", answer(PONG)):
             await peer.request()
@@ -222,7 +227,7 @@ async def test_a_tunnel_goes_through_the_proxy_of_the_environment(tmp_path: Path
     async with raw_upstream(script) as behind:
         proxy = behind.url.replace("://", "://me:secret@")
         words = ("curl", "-sS", "--proxytunnel", "-d", asked("ping"), "http://mcp.example/mcp")
-        ran = await run(tmp_path, "--", *words, HTTPS_PROXY=proxy)
+        ran = await run(tmp_path, *named, "--", *words, HTTPS_PROXY=proxy)
     assert ran.stdout == PONG.decode(), ran
     lines = [one.line for one in behind.requests]
     assert lines == ["CONNECT mcp.example:80 HTTP/1.1", "POST /mcp HTTP/1.1"]
@@ -242,7 +247,8 @@ async def test_the_terminal_and_the_audit_log_name_the_upstream(tmp_path: Path) 
     log = tmp_path / "log"
     async with mcp_upstream(tools=[tool("a"), tool("rm")]) as there:
         words = ("curl", "-s", "-d", calling("rm").decode(), there.url + "/mcp?key=secret")
-        ran = await run(tmp_path, "--deny", "^rm$", "--audit-log", str(log), "--", *words)
+        flags = ("--host", "127.0.0.1", "--deny", "^rm$", "--audit-log", str(log))
+        ran = await run(tmp_path, *flags, "--", *words)
         [line] = map(json.loads, log.read_text().splitlines())
     assert line["upstream"] == there.url + "/mcp"
     assert f" {there.url}/mcp tools/call rm: refused (denied by ^rm$)" in ran.stderr
@@ -255,7 +261,7 @@ async def test_in_a_terminal_the_dashboard_is_named_and_a_summary_is_the_end(
     """Between them the screen belongs to the client."""
     async with mcp_upstream(tools=[tool("a")]) as there:
         asks = ("curl", "-s", "-d", calling("rm").decode(), there.url)
-        words = ("run", "--deny", "^rm$", "--dashboard", "0", "--", *asks)
+        words = ("run", "--server", there.url, "--deny", "^rm$", "--dashboard", "0", "--", *asks)
         ours, theirs = pty.openpty()
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "mcp_tool_filter", *words, env=launched.surroundings(tmp_path),

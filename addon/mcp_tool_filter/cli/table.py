@@ -166,15 +166,18 @@ _ALL: Final = (
         runs="rooms.forward.command.run",
         usage=("run [--deny PATTERN] [FLAGS] -- CLIENT ARGS",),
         about="Starts a client, such as claude or codex, and sends its traffic through the filter."
-        " The filter checks MCP messages to any URL; logins work. All other traffic passes"
-        " untouched. At the end, it lists the servers in the client's files that did not come"
-        " through the filter. It does not filter servers that the client starts as commands: use"
+        " The filter reads the traffic to the servers in the client's files, and to each --host;"
+        " logins work. All other traffic passes unread. At the end, it lists the servers that did"
+        " not come through the filter, and the other hosts that the client has used."
+        " It does not filter servers that the client starts as commands: use"
         " wrap for these.",
         flags=(
             *(OPTIONS[name] for name in (*CHOICE, "lock", "new-tools", "rules", "shadow")),
             Option("client", "whose files list the servers (default: detected from the command)",
                  "CLIENT", choices=CLIENTS),
             Option("server", "another server that must come through the filter", "URL", many=True),
+            Option("host", "another host whose traffic is filtered, perhaps with a port", "NAME",
+                   many=True),
             *(OPTIONS[name] for name in (
                 "env", "cwd", "port", "message-limit", "max-clients",
             )),

@@ -248,6 +248,11 @@ GROUPS: Final = {
         _flag("version", "show the version", only_typed=True),
     ),
 }  # fmt: skip
+FOR_MITMPROXY: Final = (
+    _both("hosts", "forward proxies: filter the traffic to these hosts, host:port or host", "HOST",
+          many=True),
+)  # fmt: skip
+"""Options that are no flags: only mitmproxy's modes need them. ``run`` sets them itself."""
 GONE: Final = {
     "audit-fsync": "Leave it out: the audit log is synced to the disk once a second",
     "fast": "Leave it out: there are no speed-ups to turn off",
@@ -266,7 +271,9 @@ CHOICE: Final = (
     "read-only", "deny-hint", "ignore-case",
 )  # fmt: skip
 """The options that say what is hidden, also for commands that take no others."""
-OPTIONS: Final = {option.name: option for group in GROUPS.values() for option in group}
+OPTIONS: Final = {
+    option.name: option for group in (*GROUPS.values(), FOR_MITMPROXY) for option in group
+}
 KEYS: Final = {option.key: option for option in OPTIONS.values() if option.key}
 
 

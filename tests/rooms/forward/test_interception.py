@@ -1,29 +1,24 @@
-"""Forward proxies: what is MCP is filtered, and the rest keeps its bytes."""
+"""Forward proxies: named hosts are filtered, and all other bytes pass unread."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import gzip
+import logging
 import re
 import ssl
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import h2.config
-import h2.connection
-import h2.events
-import h2.exceptions
 import pytest
 from mitmproxy.addons.proxyauth import ProxyAuth
 from mitmproxy.exceptions import OptionsError
 from mitmproxy.http import HTTPFlow
 
-from mcp_tool_filter.rooms.forward import endpoints
 from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
 from tests.filtered import (
     DELETE,
@@ -37,10 +32,9 @@ from tests.filtered import (
     lost,
     not_found,
 )
-from tests.make import listing
 from tests.mcp_upstream import RESULT, McpUpstream
-from tests.proxy import SCRIPT, certified, proxy
-from tests.raw_client import Answer, H2Client, RawClient, post, raw_client, trusting
+from tests.proxy import SCRIPT, certified, proxy, tool
+from tests.raw_client import Answer, RawClient, post, raw_client, trusting
 from tests.raw_upstream import (
     LAST_CHUNK,
     SSE_HEAD,
@@ -52,7 +46,6 @@ from tests.raw_upstream import (
     answer,
     chunk,
     raw_upstream,
-    streaming,
     until,
 )
 from tests.shapes import Message, Server
@@ -94,7 +87,8 @@ async def between(
     home: Path, way: str = "tunnel", *scripts: object, mode: str = "regular", **options: Any
 ) -> AsyncIterator[Between]:
     tls = certified(home) if way == "tls" else None
-    async with filtered(home, *scripts, to=[mode], tls=tls, **options) as it:
+    given = {"hosts": ["127.0.0.1"], **options}
+    async with filtered(home, *scripts, to=[mode], tls=tls, **given) as it:
         prefix = await reach(it.client, it.upstream.url, way)
         yield Between(it.upstream, it.client, it.proxy, prefix)
 
@@ -116,9 +110,8 @@ async def tunnel(client: RawClient, to: str, tls: ssl.SSLContext | None) -> None
 
 def listening(home: Path, *scripts: object, **options: Any) -> Any:
     """Run a forward proxy, for an upstream of the test's own."""
-    return proxy(
-        ToolFilter(), *scripts, to=["regular"], home=home, **{"deny": ["^delete_"], **options}
-    )
+    given = {"deny": ["^delete_"], "hosts": ["127.0.0.1"], **options}
+    return proxy(ToolFilter(), *scripts, to=["regular"], home=home, **given)
 
 
 @asynccontextmanager
@@ -155,7 +148,6 @@ async def test_mcp_is_filtered(tmp_path: Path, way: str, host: str) -> None:
 
 
 METHODS = ["PUT", "PATCH", "GET", "DELETE", "PROPFIND"]
-# More bodies that some server reads as a call: tests/rooms/forward/test_recognise.py
 TRICKS = {
     "compressed, as an upload": (
         gzip.compress(b" " * 100_000 + call("delete_file")),
@@ -193,35 +185,6 @@ async def test_a_client_that_leaves_early_does_no_harm(tmp_path: Path) -> None:
         assert not it.proxy.errors()
 
 
-@pytest.mark.parametrize("way", ["absolute", "tunnel"])
-async def test_unfinished_bodies_are_held_within_the_budget(tmp_path: Path, way: str) -> None:
-    """The largest are given up, before it is clear whether they are MCP."""
-    body = b'{"a": "' + b"x" * 9_000_000
-    async with between(tmp_path, way) as it, AsyncExitStack() as clients:
-        begun = []
-        for _ in range(20):
-            client = await clients.enter_async_context(raw_client(it.port))
-            await reach(client, it.upstream.url, way)
-            with suppress(ConnectionError):
-                await client.say(it.written(body, "/v1")[:-1])
-            begun.append(client)
-        with suppress(ConnectionError):
-            assert not await begun[0].rest()
-        assert (await it.ask(call("delete_file"))).body == not_found("delete_file")
-        assert not it.passed()
-
-
-async def test_forgetting_an_endpoint_frees_its_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(endpoints, "MOST_SITES", 2)
-    async with between(tmp_path) as it:
-        for number in range(6):
-            await it.ask(call("read_file"), path=f"/mcp{number}")
-        gc.collect()
-        assert len(it.addon.proxy.statistics) <= 3  # the last flow may keep one more
-
-
 async def test_options_about_one_upstream_are_refused(tmp_path: Path) -> None:
     async with between(tmp_path) as it:
         for option in ({"upstream_headers": ["A: b"]}, {"paths": ["mcp"]}, {"endpoint": ["/a"]}):
@@ -244,17 +207,6 @@ async def test_a_script_may_change_a_request_and_nothing_else(way: str, tmp_path
         asked = it.upstream.of("tools/call")
         assert [one.all("x-changed") for one in asked] == [["1"], ["1"]]
         assert not any(one.all("proxy-authorization") for one in asked)
-
-
-async def test_a_script_sees_the_answer_of_a_stream_that_proves_to_be_mcp(tmp_path: Path) -> None:
-    seen: list[HTTPFlow] = []
-    watching = Hook("response", seen.append)
-    respond = streaming(b"data: " + call("x") + b"\n\n")
-    async with between(tmp_path, "tunnel", watching, respond=respond) as it:
-        assert (await it.ask(b"", method="GET")).status == 200
-    [flow] = seen
-    assert flow.response
-    assert flow.response.headers["content-type"] == "text/event-stream"
 
 
 async def test_a_tunnel_takes_one_seat_and_gives_it_back(tmp_path: Path) -> None:
@@ -393,7 +345,7 @@ async def test_requests_go_to_the_proxy_behind(way: str, is_direct: bool, tmp_pa
             tmp_path, way, Hook("request", lambda flow: urls.append(flow.request.url)), **how
         ) as it:
             it.addon.interception.is_direct = lambda _host: is_direct
-            assert (await it.ask(b"other", path="/other")).status == 200
+            assert (await it.ask(b'{"a": 1}', path="/other")).status == 200
             assert (await it.ask(call("delete_file"))).body == not_found("delete_file")
             assert (await it.ask(call("read_file"))).status == 200
             requests, peers = it.upstream.raw.requests, it.upstream.raw.peers
@@ -439,187 +391,247 @@ async def test_clients_need_the_login_of_mitmproxy(way: str, login: bytes, tmp_p
         assert not any(one.all("proxy-authorization") for one in it.upstream.raw.requests)
 
 
-# Forward proxies: bytes that only some servers read as a request, or no HTTP at all.
+# Other hosts: nobody reads what passes there. (The upstream of a test is at 127.0.0.1.)
+
+OTHER: dict[str, Any] = {"hosts": ["mcp.example"]}
 
 
-@pytest.mark.parametrize("greeting", [b"HTTP/1.1 100 Continue\r\n\r\n", b"\r\n", b"H"])
-async def test_a_server_that_speaks_first_opens_no_bypass(tmp_path: Path, greeting: bytes) -> None:
-    async def script(peer: Peer) -> None:
-        peer.writer.write(greeting)
-        await peer.writer.drain()
-        await peer.request()
-        await peer.say(answer(b"delete_file"))
-
-    async with tunnelled(tmp_path, script, connection_strategy="eager") as (upstream, client):
-        await asyncio.sleep(0.05)
-        await client.say(post(call("delete_file"), headers=b"Host: x\r\n"))
-        said = b"-"
-        async with asyncio.timeout(TIMEOUT):
-            while said and b"delete_file" not in said:  # an answer of ours, or the end
-                said = await client.reader.read(65536)
-        assert not any(b"delete_file" in one.body for one in upstream.requests)
-
-
-@pytest.mark.parametrize("record", [b"\x16\x04\x01", b"\x16\x02\x00", b"\x16\x03\x05", b"\x16P "])
-async def test_a_strange_tls_record_reaches_no_server(
-    record: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Some servers take TLS records that we would not read."""
-    async with tunnelled(tmp_path, Peer.left) as (upstream, client):
-        await client.say(record + b"\0\x40" + bytes(64))
-        async with asyncio.timeout(TIMEOUT):
-            assert await client.reader.read() == b""
-        assert not upstream.peers
-    assert "a strange TLS record" in caplog.text
+async def test_a_tunnel_to_another_host_is_unread(tmp_path: Path) -> None:
+    """No certificate of ours, no answer of ours, no flow, and not a word."""
+    flows: list[HTTPFlow] = []
+    hook = Hook("requestheaders", flows.append)
+    setattr(hook, "tcp_start", flows.append)  # noqa: B010
+    async with filtered(
+        tmp_path, hook, to=["regular"], tls=certified(tmp_path), host="dump", **OTHER
+    ) as it:
+        theirs = (tmp_path / "upstream-ca-cert.pem").read_text()
+        trusted = ssl.create_default_context(cadata=theirs)
+        async with raw_client(it.port) as client:
+            await tunnel(client, it.upstream.url.partition("//")[2], trusted)
+            client_of_theirs = Between(it.upstream, client, it.proxy)
+            assert (await client_of_theirs.ask(call("delete_file"))).status == 200
+            assert [one.body for one in client_of_theirs.passed()] == [call("delete_file")]
+        assert [*it.addon.interception.sites.unread] == ["localhost"]
+        assert not it.addon.interception.sites.urls
+    assert not flows
+    assert not [one for one in it.proxy.said if one.levelno >= logging.WARNING]
 
 
-async def test_what_is_neither_tls_nor_http_does_not_pass(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    heard = asyncio.Event()
-
-    async def script(peer: Peer) -> None:
-        if await peer.reader.read(8) == b"SSH-2.0-":
-            heard.set()
-        await peer.left()
-
-    async with tunnelled(tmp_path, script) as (_, client):
-        await client.say(b"SSH-2.0-here\r\n")
-        assert b"SSH" not in await client.reader.read(100)
-        assert not heard.is_set()
-    assert "Closed a connection" in caplog.text
+@pytest.mark.parametrize("way", ["absolute", "tunnel"])
+async def test_plain_requests_to_another_host_are_unread(tmp_path: Path, way: str) -> None:
+    flows: list[HTTPFlow] = []
+    hook = Hook("requestheaders", flows.append)
+    async with between(tmp_path, way, hook, respond=echo, **OTHER) as it:
+        for body in (call("delete_file"), b"\0" * 3_000_000, b"x"):
+            got = await it.ask(body)
+            assert (got.status, got.body) == (200, body)
+        [asked, *_] = it.passed()
+        assert asked.line == "POST /mcp HTTP/1.1"
+        assert asked.all("host") == [it.upstream.url.partition("//")[2]]
+        assert asked.all("connection") == ["close"]
+    assert not flows
 
 
-# Forward proxies and HTTP/2: clients get HTTP/1.1 if they can; what speaks only HTTP/2 passes.
-
-GRPC = b"\0\0\0\0\5hello"
-
-
-def offering(*protocols: str) -> ssl.SSLContext:
-    tls = trusting()
-    tls.set_alpn_protocols([*protocols])
-    return tls
-
-
-@asynccontextmanager
-async def speaking_h2_alone(
-    home: Path,
-    *scripts: object,
-    head: Sequence[tuple[bytes, bytes]] = ((b"content-type", b"application/grpc"),),
-    pieces: Sequence[bytes] = (GRPC,),
-    **options: Any,
-) -> AsyncIterator[tuple[H2Client, list[int]]]:
-    """A client of an upstream that says this, and the streams that have reached the upstream."""
-    seen: list[int] = []
-
-    async def speak_grpc(peer: Peer) -> None:
-        config = h2.config.H2Configuration(client_side=False, header_encoding=None)
-        there = h2.connection.H2Connection(config)
-        there.initiate_connection()
-        with suppress(h2.exceptions.ProtocolError):  # the filter asks for a list over HTTP/1.1
-            while data := await peer.reader.read(65536):
-                for event in there.receive_data(data):
-                    if isinstance(event, h2.events.RequestReceived):
-                        seen.append(number := event.stream_id)
-                        there.send_headers(number, [(b":status", b"200"), *head])
-                        for piece in pieces:
-                            there.send_data(number, piece)
-                        there.send_headers(number, [(b"grpc-status", b"0")], end_stream=True)
-                await peer.say(there.data_to_send())
-        peer.close()
-
-    tls = certified(home)
-    tls.set_alpn_protocols(["h2"])
-    async with (
-        raw_upstream(speak_grpc, tls=tls) as upstream,
-        listening(home, *scripts, host="dump", **options) as running,
-        raw_client(running.port) as raw,
-    ):
-        await tunnel(raw, upstream.url.partition("//")[2], offering("h2"))
-        client = H2Client(raw.reader, raw.writer)
-        client.start()
-        yield client, seen
-
-
-async def test_grpc_passes_with_its_trailers(tmp_path: Path) -> None:
-    async with speaking_h2_alone(tmp_path) as (client, _):
-        kind = [(b"content-type", b"application/grpc"), (b"te", b"trailers")]
-        heard = await client.over(client.ask(body=GRPC, headers=kind, content_length=False))
-        assert (heard.data, heard.trailers) == (GRPC, {b"grpc-status": b"0"})
-
-
-async def test_what_speaks_only_http2_goes_to_the_proxy_behind(tmp_path: Path) -> None:
-    """MCP or not."""
-    behind = Behind()
-    async with await asyncio.start_server(behind.serve, "127.0.0.1", 0) as server:
-        mode = f"upstream:http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        upstream = filtered(tmp_path, to=[mode], tls=certified(tmp_path), host="dump")
-        async with upstream as it:
-            await tunnel(it.client, it.upstream.url.partition("//")[2], offering("h2"))
-            client = H2Client(it.client.reader, it.client.writer)
-            client.start()
-            for body in (GRPC, call("read_file")):
-                assert (await client.over(client.ask(body=body))).data == RESULT
-            assert len(behind.heads) == len(it.upstream.raw.peers) > 1
-
-
-def stream_all(flow: HTTPFlow) -> None:
-    flow.request.stream = True
-
-
-FORMS: dict[str, tuple[tuple[bytes, bytes], bytes]] = {
-    "JSON": ((b"content-type", b"application/json"), call("delete_file")),
-    "gRPC": ((b"content-type", b"application/grpc"), call("delete_file")),
-    "compressed": ((b"content-encoding", b"gzip"), gzip.compress(call("delete_file"))),
-    "compressed, oddly": ((b"content_encoding", b"gzip"), gzip.compress(call("delete_file"))),
+BODIES = {
+    "chunked": b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+    "waiting": b"Expect: 100-continue\r\nContent-Length: 3\r\n\r\nabc",
 }
 
 
-@pytest.mark.parametrize(("options", "scripts"), [
-    ({}, []), ({"stream_large_bodies": "1"}, []), ({}, [Hook("requestheaders", stream_all)]),
-], ids=["", "streamed", "streamed by a script"])  # fmt: skip
-@pytest.mark.parametrize("form", FORMS)
-async def test_mcp_over_http2_alone_is_judged(
-    form: str, options: dict[str, Any], scripts: list[object], tmp_path: Path
+@pytest.mark.parametrize("form", BODIES)
+async def test_the_body_of_an_unread_request_is_framed(form: str, tmp_path: Path) -> None:
+    async with between(tmp_path, "absolute", respond=echo, **OTHER) as it:
+        head = f"POST {it.prefix}/a HTTP/1.1\r\nHost: x\r\nConnection: X-Hop\r\nX-Hop: 1\r\n"
+        framing, _, body = BODIES[form].partition(b"\r\n\r\n")
+        await it.client.say(head.encode() + framing + b"\r\n\r\n")
+        if form == "waiting":
+            assert b" 100 " in await it.client.head()
+        await it.client.say(body)
+        assert (await it.client.answer()).body == b"abc"
+        [asked] = it.passed()
+        assert asked.all("x-hop") == asked.all("expect") == []
+
+
+ANSWERS: dict[str, tuple[bytes, bytes]] = {
+    "no body": (b"HTTP/1.1 204 No Content\r\nX-A: 1\r\n\r\n", b""),
+    "chunks": (SSE_HEAD + chunk(b"data: 1\n\n") + LAST_CHUNK, b"data: 1\n\n"),
+    "until the end": (b"HTTP/1.0 200 OK\r\n\r\nabc", b"abc"),
+    "early hints": (b"HTTP/1.1 103 Early Hints\r\n\r\n" + answer(b"abc"), b"abc"),
+    "nothing": (b"", b"The server closed the connection\n"),
+    "no HTTP": (b"SSH-2.0-here\r\n", b"The server's answer cannot be read\n"),
+    "an upgrade": (
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
+        b"The server's answer cannot be read\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", ANSWERS)
+async def test_unread_answers_keep_their_meaning(form: str, tmp_path: Path) -> None:
+    said, body = ANSWERS[form]
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.say(said)
+        peer.close()
+
+    async with (
+        raw_upstream(script) as upstream,
+        listening(tmp_path, **OTHER) as running,
+        raw_client(running.port) as client,
+    ):
+        for _ in range(2):  # on one connection to us
+            got = await client.ask(f"GET {upstream.url}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert got.body == body
+
+
+async def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
+    async with listening(tmp_path, **OTHER) as running, raw_client(running.port) as client:
+        got = await client.ask(b"GET http://127.0.0.1:1/ HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert got.status == 502
+        assert got.body.startswith(b"Cannot connect: ")
+
+
+async def test_one_connection_carries_both_and_nothing_past_the_filter(tmp_path: Path) -> None:
+    """A client may keep its connection to a proxy, and name another server with each request."""
+    async with between(tmp_path, "absolute") as it, raw_upstream(speak_first) as other:
+        unread = other.url.replace("127.0.0.1", "localhost").encode()
+        for _ in range(2):
+            got = await it.client.ask(b"GET %b/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % unread)
+            assert got.body == b"unread"
+            assert (await it.ask(call("delete_file"))).body == not_found("delete_file")
+            assert (await it.ask(call("read_file"))).status == 200
+        assert [one.body for one in it.upstream.of("tools/call")] == [call("read_file")] * 2
+        assert not any(b"tools" in one.body for one in other.requests)
+
+
+async def speak_first(peer: Peer) -> None:
+    await peer.request()
+    await peer.say(answer(b"unread"))
+    await peer.left()
+
+
+async def test_a_server_may_speak_first(tmp_path: Path) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.say(b"220 ready\r\n")
+        assert await peer.reader.readline() == b"QUIT\r\n"
+        await peer.say(b"221 bye\r\n")
+        peer.close()
+
+    async with (
+        raw_upstream(script) as upstream,
+        listening(tmp_path, **OTHER) as running,
+        raw_client(running.port) as client,
+    ):
+        await reach(client, upstream.url.replace("127.0.0.1", "localhost"))
+        async with asyncio.timeout(TIMEOUT):
+            assert await client.reader.readline() == b"220 ready\r\n"
+            await client.say(b"QUIT\r\n")
+            assert await client.reader.read() == b"221 bye\r\n"
+
+
+# Names that do not agree: a tunnel has up to three.
+
+
+@pytest.mark.parametrize(
+    ("named", "to", "sni"),
+    [
+        ("localhost", "127.0.0.1", None),  # an address where we have been under its name
+        ("127.0.0.1", "localhost", None),
+        ("mcp.example", "localhost", "mcp.example"),
+        ("localhost", "localhost", "other.example"),
+    ],
+)
+async def test_no_other_name_leads_past_the_filter(
+    named: str, to: str, sni: str | None, tmp_path: Path
 ) -> None:
-    (header, body), is_grpc = FORMS[form], form == "gRPC"
-    async with speaking_h2_alone(tmp_path, *scripts, **options) as (client, seen):
-        stream = client.streams[client.ask(body=body, headers=[header], content_length=not is_grpc)]
-        while not (stream.ended or stream.reset is not None or client.closed):
-            await client.read()
-        assert is_grpc or not seen
-        assert form != "JSON" or bytes(stream.data) == not_found("delete_file")
+    async with filtered(tmp_path, to=["regular"], tls=certified(tmp_path), hosts=[named]) as it:
+        port = it.upstream.url.rpartition(":")[2]
+        if named != "mcp.example":  # which cannot be reached
+            async with raw_client(it.port) as client:
+                await tunnel(client, f"{named}:{port}", trusting())
+                await Between(it.upstream, client, it.proxy).ask(call("read_file"))
+            assert it.upstream.of("tools/call")
+        with suppress(OSError, EOFError, AssertionError):
+            tls = trusting()
+            await it.client.say(f"CONNECT {to}:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert b" 200 " in await it.client.head()
+            await it.client.writer.start_tls(tls, server_hostname=sni or "localhost")
+            await Between(it.upstream, it.client, it.proxy).ask(call("delete_file"))
+        assert not any(b"delete_file" in one.body for one in it.upstream.raw.requests)
 
 
-EVENTS = b"data: 1\n\ndata: %b\n\n" * 50
-CODINGS: dict[bytes, Callable[[bytes], bytes]] = {b"identity": bytes, b"gzip": gzip.compress}
+async def test_a_request_to_another_host_than_its_tunnel_is_refused(tmp_path: Path) -> None:
+    async with between(tmp_path, hosts=["localhost"]) as it:
+        port = it.upstream.url.rpartition(":")[2]
+        async with raw_client(it.port) as client:
+            await reach(client, f"http://localhost:{port}")
+            got = await client.ask(post(call("read_file"), headers=b"Host: other.example\r\n"))
+            assert got.status == 421
+        assert not it.passed()
 
 
-@pytest.mark.parametrize("coding", [*CODINGS, b"unknown"])
-@pytest.mark.parametrize("is_mcp", [True, False])
-async def test_events_over_http2_pass_unless_they_are_mcp(
-    coding: bytes, is_mcp: bool, tmp_path: Path
-) -> None:
-    event = listing("secret") if is_mcp else b'{"id":1}'
-    body = CODINGS.get(coding, bytes)(EVENTS.replace(b"%b", event))
-
-    head = (b"content-type", b"text/event-stream"), (b"content-encoding", coding)
-    pieces = [body[at : at + 30] for at in range(0, len(body), 30)]
-    async with speaking_h2_alone(tmp_path, head=head, pieces=pieces) as (client, _):
-        stream = client.streams[client.ask("GET")]
-        while not (stream.ended or stream.reset is not None or client.closed):
-            await client.read()
-        passes = coding in CODINGS and not is_mcp
-        assert (stream.data == body) is stream.ended is passes
-        with suppress(EOFError, OSError):
-            stream.data += gzip.decompress(stream.data)
-        assert b"secret" not in stream.data
+async def test_a_first_request_to_a_named_host_passes_no_other_tunnel(tmp_path: Path) -> None:
+    async with (
+        raw_upstream(speak_first) as other,
+        listening(tmp_path, **OTHER) as running,
+        raw_client(running.port) as client,
+    ):
+        await reach(client, other.url.replace("127.0.0.1", "localhost"))
+        await client.say(post(call("read_file"), headers=b"Host: mcp.example\r\n"))
+        assert await client.rest() == b""
+        assert not other.requests
 
 
-async def test_a_client_that_knows_both_gets_http_1(tmp_path: Path) -> None:
-    async with listening(tmp_path) as running, raw_client(running.port) as raw:
-        await tunnel(raw, "localhost:1", offering("h2", "http/1.1"))
-        assert raw.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
+async def test_a_tunnel_is_for_one_host_and_http_1_alone(tmp_path: Path) -> None:
+    """A client that offers only HTTP/2 gets no protocol."""
+    async with between(tmp_path, "tls") as it:
+        for offered, agreed in ((("h2", "http/1.1"), "http/1.1"), (("h2",), None)):
+            tls = trusting()
+            tls.set_alpn_protocols(list(offered))
+            async with raw_client(it.port) as client:
+                await tunnel(client, it.upstream.url.partition("//")[2], tls)
+                chosen = client.writer.get_extra_info("ssl_object").selected_alpn_protocol()
+                assert chosen == agreed
+
+
+# SOCKS, and clients that are redirected to us.
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_socks_clients_are_filtered(name: str, is_named: bool, tmp_path: Path) -> None:
+    hosts = [name] if is_named else ["mcp.example"]
+    async with filtered(tmp_path, to=["socks5"], hosts=hosts, respond=echo) as it:
+        port = int(it.upstream.url.rpartition(":")[2])
+        there = (
+            b"\x01" + bytes(map(int, name.split(".")))
+            if name[0].isdigit()
+            else b"\x03" + bytes([len(name)]) + name.encode()
+        )
+        await it.client.say(b"\x05\x01\x00")
+        assert await it.client.reader.readexactly(2) == b"\x05\x00"
+        await it.client.say(b"\x05\x01\x00" + there + port.to_bytes(2, "big"))
+        assert (await it.client.reader.readexactly(10))[:2] == b"\x05\x00"
+        it = Between(it.upstream, it.client, it.proxy)
+        got = await it.ask(call("delete_file"))
+        assert got.body == (not_found("delete_file") if is_named else call("delete_file"))
+
+
+async def test_without_a_host_nothing_starts(tmp_path: Path) -> None:
+    async with tool("mitmdump", "-s", SCRIPT, "--mode", "regular", home=tmp_path) as it:
+        assert await it.exit_code() == 1
+    said = "Error: A forward proxy filters named hosts only, and none is named\n"
+    assert said + "Name the hosts of your MCP servers: --set hosts=" in it.stderr
+    assert "Traceback" not in it.stderr
+
+
+async def test_the_last_host_cannot_be_taken_away(tmp_path: Path) -> None:
+    async with between(tmp_path) as it:
+        with pytest.raises(OptionsError, match="none is named"):
+            it.set(hosts=[])
+        it.set(hosts=["localhost"])
+        assert (await it.ask(call("read_file"))).status == 200
 
 
 # The process ends with mitmproxy's local mode, which mitmproxy itself does without.
@@ -654,6 +666,7 @@ async def test_the_process_ends_with_local_mode(tmp_path: Path, at_once: bool, s
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _REDIRECTOR.replace("sys.argv[-1]", repr(str(tmp_path)))),
         *("-s", SCRIPT, "--mode", "local:nobody", "--set", f"confdir={tmp_path}"),
+        *("--set", "hosts=mcp.example"),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )

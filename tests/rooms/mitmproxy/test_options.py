@@ -437,7 +437,8 @@ async def test_a_client_that_stays_silent_is_disconnected(
 ) -> None:
     """The engine does not know it yet, and mitmproxy would wait for a year."""
     monkeypatch.setattr(addon, "_SECONDS_BETWEEN_TICKS", 0.02)
-    async with filtered(tmp_path, to=modes) as it, raw_client(it.port) as other:
+    hosts = ["127.0.0.1"]
+    async with filtered(tmp_path, to=modes, hosts=hosts) as it, raw_client(it.port) as other:
         await it.client.say(said)
         if said.startswith(b"CONNECT"):
             assert b" 200 " in await it.client.head()

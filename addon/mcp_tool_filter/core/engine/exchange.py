@@ -200,12 +200,6 @@ class Exchange:
     why = ""
     """Why it has failed, for people."""
     stream: EventStream | None = None
-    out_target: str | None = None
-    """The target for a proxy behind us."""
-    proxy_login: bytes | None = None
-    """Our own login to that proxy."""
-    keeps_raw = False
-    """Only ``Passing`` needs the bytes as they came."""
     most_idle = 0.0
     """Seconds for which a connection may have been idle, unless the request ``may_use_any``."""
     _tries = 0
@@ -471,24 +465,22 @@ class Exchange:
             notes.out_head = self._out_head = self._rendered()
 
     def _rendered(self) -> bytes:
-        target = self.out_target or self.head.target
-        return render_request(self.head.method, target, self.out_fields)
+        return render_request(self.head.method, self.head.target, self.out_fields)
 
     def _fields_for_upstream(self, head: Head, passed: Passed) -> Fields:
         listener, elsewhere = self.service.listener, self.address
         host = self.authority
         if host is None and elsewhere is not None:
-            host = self.service.authority if listener.is_forward else elsewhere.authority
+            host = elsewhere.authority
         elif host is None and listener.keeps_host:
             host = (self.head.authority or head.get(b"host") or "").encode("latin-1")
         ours = () if elsewhere is not None else listener.headers_for(head)
         added = [(name.encode(), value.encode()) for name, value in ours]
-        login = ((b"proxy-authorization", self.proxy_login),) if self.proxy_login else ()
         return fields_for_upstream(
             head,
             passed,
             host=self.service.authority if host is None else host,
-            added=(*login, *added, *self.added),
+            added=(*added, *self.added),
         )
 
     def add_field(self, name: bytes, value: bytes) -> None:
@@ -704,39 +696,6 @@ class Exchange:
             self.up.wire.forget()
         parts, self._parts = self._parts, []
         return self._feed(b"".join(parts), answer)
-
-    def adopt(
-        self,
-        up: Upstream | None,
-        head: AnswerHead,
-        rest: bytes,
-        *,
-        has_begun: bool,
-        is_complete: bool,
-    ) -> None:
-        """Filter the rest of an event stream that has passed so far, as its request has.
-
-        The client has the head already if the answer ``has_begun``. Raises ProtocolError.
-        """
-        listener = self.service.listener
-        self.service.exchanges.add(self)
-        self.up, self.has_all, self._has_ended = up, True, is_complete
-        if up is not None:
-            up.adopt(self)
-        if has_begun:
-            self.phase = Phase.STREAMING
-        self.head.split_target()
-        known = Head(self.head.method, self.head.target, self.head.fields, self.down.host.peer)
-        outcome = listener.judge_request(known, b"", self)
-        if not isinstance(outcome, Passed):
-            raise ProtocolError("an answer of MCP to a request that is refused")
-        asked = self.asked = outcome.exchange
-        notes = notes_on(head, listener)
-        answer = self.answer = Answer(head.status, notes.reason or None, notes.fields)
-        listener.note_answer_head(asked, head.status, notes.session)
-        self.stream = self._filter(asked, answer)
-        self.phase = Phase.STREAMING
-        self._feed(rest, None if has_begun else answer)
 
     def on_data(self, data: bytes) -> None:
         """Take bytes of the answer. Raises ProtocolError."""

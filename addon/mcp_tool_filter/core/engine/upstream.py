@@ -69,12 +69,6 @@ class Upstream:
         self._uses += 1
         self._has_answered = False
         self.wire.asked, self.wire.state = method, "head"
-        self.wire.keeps_raw, self.wire.raw = exchange.keeps_raw, b""
-
-    def adopt(self, exchange: Exchange) -> None:
-        """Give the rest of an answer that turned out to be MCP to an exchange."""
-        self._exchange = exchange
-        self.wire.keeps_raw, self.wire.raw = False, b""
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the upstream."""
@@ -122,8 +116,6 @@ class Upstream:
             event = wire.next_joined(data)
             data = b""
             if event is None:
-                if wire.raw:
-                    exchange.on_data(b"")
                 return
             if isinstance(event, bytes):
                 exchange.on_data(event)
@@ -137,7 +129,7 @@ class Upstream:
                 else:
                     self._release()
                     exchange.on_answer(event, event.body)
-            elif event.status == 101 or wire.keeps_raw:
+            elif event.status == 101:
                 exchange.on_head(event)
             # Other answers below 200 are dropped: we have sent our own 100 already.
 

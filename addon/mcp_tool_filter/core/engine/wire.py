@@ -187,10 +187,6 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         self.state: State = "head"
         self.unread = b""
         """What was received, from some read bytes on; empty if all was read."""
-        self.keeps_raw = False
-        """True if ``raw`` is wanted; then no body comes with its head."""
-        self.raw = b""
-        """What was received for the last event; without an event, too (the line before a chunk)."""
         self._at = 0  # what was read already
         self._searched = 0  # no end of the head or of the trailers begins before this
         self._left = 0  # bytes of the body or chunk to come
@@ -260,11 +256,6 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         then no END follows."""
         if data:
             self.receive(data)
-        if self.keeps_raw:
-            buffer, at = self.unread, self._at
-            event = self.next()
-            self.raw = buffer[at : len(buffer) - self.ahead]
-            return event
         if self.state != "head":
             return self.next()
         if (head := self._head()) is None:

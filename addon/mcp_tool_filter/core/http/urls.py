@@ -100,8 +100,7 @@ def _meant(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> Iterator[s
         yield LOOPBACK
         return
     yield str(address)
-    if isinstance(address, ipaddress.IPv6Address) and not address.is_loopback:
-        number = int(address)
+    if isinstance(address, ipaddress.IPv6Address) and (number := int(address)) > 1:  # 1: loopback
         is_compatible = number <= _MOST_IPV4
         is_translated = number >> 32 == 0xFFFF0000
         if address.ipv4_mapped or is_compatible or is_translated or address in _NAT64:

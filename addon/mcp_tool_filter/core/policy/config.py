@@ -204,7 +204,8 @@ class Config:
     tool_list_timeout: float = 10.0
     limits: Limits = field(default_factory=Limits)
     allowed_hosts: AllowedHosts = field(default_factory=AllowedHosts)
-    raw_hosts: frozenset[str] = frozenset()  # an option until now
+    hosts: tuple[str, ...] = ()
+    """Forward proxies: the hosts whose traffic is filtered, perhaps with a port."""
     only_mcp: bool = False
     """Serve only the MCP endpoint and logins."""
     fail_fast: bool = True
@@ -350,6 +351,7 @@ def parse_config(
         tool_list_timeout=given.seconds("tool_list_timeout"),
         limits=_parse_limits(given.one("message_limit")),
         allowed_hosts=_parse_hosts(given.many("allowed_hosts")),
+        hosts=_parse_named_hosts(given.many("hosts")),
         only_mcp=given.choice("paths") == "mcp",
         fail_fast=given.is_on("fail_fast"),
         drain=_parse_drain(given.one("drain")),
@@ -521,12 +523,18 @@ def _parse_limits(text: str) -> Limits:
 
 _VISIBLE = re.compile(r"[!-~]+")
 _NAME_OR_ADDRESS = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
+_HOST_AND_PORT = re.compile(r"(?:[^\s/@:\[\]]{1,253}|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?|[0-9a-f:.]+")
 
 
 def _parse_hosts(values: Sequence[str]) -> AllowedHosts:
     why = "It must be a host name, host:port, an origin, or *"
     hosts = _parse_several([one.lower() for one in values], "allowed_hosts", _VISIBLE, why)
     return AllowedHosts(frozenset(host.rstrip("/") for host in hosts))
+
+
+def _parse_named_hosts(values: Sequence[str]) -> tuple[str, ...]:
+    why = "It must be a host name or an address, or one with a port"
+    return tuple(_parse_several([one.lower() for one in values], "hosts", _HOST_AND_PORT, why))
 
 
 def _parse_max_clients(text: str) -> int | None:

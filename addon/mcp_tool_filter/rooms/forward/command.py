@@ -8,6 +8,7 @@ import sys
 import tempfile
 from asyncio import CancelledError
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from mcp_tool_filter.cli.settings import Settings, gather, settle
 from mcp_tool_filter.cli.terminal import log_to_stderr, say
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.http.shown import shown_url
+from mcp_tool_filter.core.options import Texts
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.upstream.fetch import fetch
 from mcp_tool_filter.rooms.clients.files import Surroundings
@@ -30,6 +32,7 @@ from mcp_tool_filter.rooms.forward.run import (
     environment_for,
     find_program,
     find_proxy,
+    hosts_of,
     keep_last,
     named_server,
     not_seen,
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
 
 _PATIENCE = 60.0  # seconds until we report which servers were not seen yet
+_MOST_NAMED = 20
 _OF_ONE_UPSTREAM = ("upstream", "upstream-cmd", "endpoint", "stdio", "host")
 
 
@@ -56,7 +60,8 @@ def run(typed: Given) -> int:
     """Run the client until it ends; return its exit status. Raises StartError."""
     if "command" not in typed:
         raise UsageError("There is no client to run", why="mcp-tool-filter run -- claude")
-    own = {name: values for name, values in typed.items() if name != "server"}  # here a URL
+    # Here the one is a URL, and the other a host to filter.
+    own = {name: values for name, values in typed.items() if name not in ("server", "host")}
     given = {
         name: values
         for name, values in gather(own, os.environ).items()
@@ -81,7 +86,6 @@ class _Session:
     """One run of a client, from start to end."""
 
     def __init__(self, settings: Settings, typed: Given, folder: Path) -> None:
-        self._settings = settings
         self._folder = folder
         self._client = typed.get("client", [None])[-1] or client_of(settings.command)
         here = Surroundings.of_this_process()
@@ -90,6 +94,10 @@ class _Session:
         listed, problems = servers_of(self._client, settings.command, here)
         self._servers = [*listed, *map(named_server, typed.get("server", []))]
         self._problems = problems
+        hosts = [*settings.many("hosts"), *typed.get("host", []), *hosts_of(self._servers)]
+        texts: dict[str, Texts] = {**settings.texts, "hosts": list(dict.fromkeys(hosts))}
+        self._settings = replace(settings, texts=texts)
+        self._settings.config()  # a wrong host is an error, too
         self._has_port = "port" in typed
 
     async def serve(self) -> int:
@@ -154,6 +162,11 @@ class _Session:
     def _warn_of_commands(self) -> None:
         for problem in self._problems:
             say(f"Warning: {problem}")
+        if not self._settings.many("hosts"):
+            say(
+                "Warning: nothing is filtered, because no host is named: name your servers with"
+                " --host NAME or --server URL, or the client with --client"
+            )
         for one in self._servers:
             if one.way is Way.COMMAND:
                 client = self._client or "CLIENT"
@@ -171,15 +184,26 @@ class _Session:
             say(f"Warning: {server} was not seen by the filter yet: {why}")
 
     def _say_result(self, seen: SeenTraffic) -> None:
+        if seen.unread and not self._settings.is_quiet:
+            say(_passed(seen.unread))
         missing = not_seen(self._servers, seen)
         keep_last(self._client or "", self._servers, missing, seen)
         if missing:
             say(_loud(missing, seen))
-        elif not any(one.way is not Way.COMMAND for one in self._servers) and not seen.endpoints:
+        elif not any(one.way is not Way.COMMAND for one in self._servers) and not seen.urls:
             say(
                 "WARNING: no MCP came through the filter in this session, and the servers of this"
-                " client are not known: name them with --client or --server"
+                " client are not known: name them with --client, --server or --host"
             )
+
+
+def _passed(hosts: Sequence[str]) -> str:
+    first, others = hosts[:_MOST_NAMED], len(hosts) - _MOST_NAMED
+    more = f" and {others} more" if others > 0 else ""
+    return (
+        f"Not filtered, because they are not named: {', '.join(map(shown, first))}{more}"
+        " (--host NAME filters a host)"
+    )
 
 
 def _loud(missing: Sequence[Server], seen: SeenTraffic) -> str:
@@ -198,8 +222,8 @@ def _loud(missing: Sequence[Server], seen: SeenTraffic) -> str:
 def _seen_by(addon: ToolFilter) -> SeenTraffic:
     found = addon.interception
     assert found
-    urls, origins = found.places.urls, found.places.origins
-    return SeenTraffic(frozenset(urls), frozenset(origins), frozenset(found.refused_tls))
+    sites = found.sites
+    return SeenTraffic(frozenset(sites.urls), frozenset(found.refused_tls), (*sites.unread,))
 
 
 def _own_authority() -> bytes:

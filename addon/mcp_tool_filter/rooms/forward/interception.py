@@ -1,60 +1,62 @@
-"""mitmproxy's regular, transparent and local modes: the engine frames every connection.
+"""mitmproxy's regular, upstream, transparent, SOCKS and local modes: what is filtered there.
 
 A client connects to us as its proxy, or is redirected to us. Whatever mitmproxy or another addon
-would choose for it, the connection gets a ``ForwardLayer``; each tunnel through it gets another
-one, inside TLS if the client speaks TLS there. What is neither TLS nor HTTP is closed, unless
-``raw_hosts`` names its host.
+would choose for it, the connection gets a ``ForwardLayer``. In a tunnel that one looks at the first
+bytes of the client, and takes one of these ways:
 
-TLS: a client that offers HTTP/1.1 gets it. One that offers only HTTP/2, as gRPC does, keeps
-mitmproxy's own layer. There gRPC passes as a stream, which is cut off if it turns out to be MCP;
-any other request waits until it is complete, and one of MCP goes through the engine as a replay
-does.
+    ENGINE    a named host: TLS with our certificate if the client speaks TLS, and the engine in it
+    RAW       any other host: mitmproxy moves the bytes, and nobody reads them
+    CLOSED    the client has given two names, and one of them is that of a named host
+
+A tunnel has up to three names: that of CONNECT (or of the redirected connection, an address), that
+of TLS, and that of the first request. The engine compares those of all later requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import ssl
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from enum import Enum, auto
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakSet
 
 from mitmproxy import ctx
-from mitmproxy.connection import Server
-from mitmproxy.http import Headers, HTTPFlow, Request, Response
-from mitmproxy.options import Options
+from mitmproxy.connection import Connection, Server
+from mitmproxy.http import Headers, HTTPFlow, Request
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
-from mitmproxy.proxy.layers import ClientTLSLayer, HttpLayer, ServerTLSLayer, TCPLayer, UDPLayer
-from mitmproxy.proxy.layers.http import HTTPMode
+from mitmproxy.proxy.layers import ClientTLSLayer, ServerTLSLayer, TCPLayer, UDPLayer
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
+from mitmproxy.proxy.layers.tls import parse_client_hello
 from mitmproxy.proxy.mode_servers import LocalRedirectorInstance, ServerInstance
-from mitmproxy.proxy.mode_specs import LocalMode, ProxyMode, ReverseMode, UpstreamMode
+from mitmproxy.proxy.mode_specs import (
+    LocalMode,
+    ProxyMode,
+    RegularMode,
+    ReverseMode,
+    UpstreamMode,
+)
+from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.proxy.tunnel import TunnelLayer
 from mitmproxy.tls import ClientHelloData, TlsData
 from mitmproxy_rs.local import LocalRedirector
 
-from mcp_tool_filter.core.engine.service import Address, Asking, Service
+from mcp_tool_filter.core.engine.service import Address, Asking
 from mcp_tool_filter.core.engine.wire import Fault, RequestHead, RequestWire
 from mcp_tool_filter.core.errors import InvalidOption, StartError
-from mcp_tool_filter.core.http.bodies import may_be_event_stream
-from mcp_tool_filter.core.http.head import Head
+from mcp_tool_filter.core.http.head import values_of
 from mcp_tool_filter.core.http.urls import Origin
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.process.sentences import Once
 from mcp_tool_filter.core.sockets.connect import Via
-from mcp_tool_filter.rooms.forward.endpoints import MOST_URLS, Connection, Endpoints
-from mcp_tool_filter.rooms.forward.passing import ForwardClient
-from mcp_tool_filter.rooms.forward.recognise import (
-    BodyReader,
-    EventPeeker,
-    Treatment,
-    coding_in,
-    inflating,
-    is_mcp_head,
-)
+from mcp_tool_filter.rooms.forward.client import ForwardClient, Forwarded, Unread
+from mcp_tool_filter.rooms.forward.hosts import NamedHosts, are_same, is_address
+from mcp_tool_filter.rooms.forward.sites import MOST_URLS, ForwardRoutes, Sites, host_in
 from mcp_tool_filter.rooms.mitmproxy.connections import Newcomer
 from mcp_tool_filter.rooms.mitmproxy.layer import EngineLayer, Orders, RefusingLayer, Seat
 from mcp_tool_filter.rooms.mitmproxy.options import FORWARD_MODES
@@ -86,72 +88,142 @@ def refuse_options(config: Config) -> None:
             raise InvalidOption(name, "…", why=why)
 
 
-class _H2Options:
-    """mitmproxy's options for its own HTTP layer, which must not let anything pass unread."""
+def refuse_no_hosts(config: Config) -> None:
+    """Raise StartError if no host is named: nothing would be filtered."""
+    if not config.hosts:
+        why = "Name the hosts of your MCP servers: --set hosts=mcp.example,localhost:3000"
+        raise StartError("A forward proxy filters named hosts only, and none is named", why=why)
 
-    stream_large_bodies = None
-    validate_inbound_headers = True
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
+# The ways of a tunnel
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._options, name)
+
+class Way(Enum):
+    ENGINE = auto()
+    RAW = auto()
+    CLOSED = auto()
+
+
+class Choice(NamedTuple):
+    """What becomes of a tunnel."""
+
+    way: Way
+    host: str = ""
+    """The server's name, for a report."""
+    sni: str | None = None
+    """Its name in TLS."""
+    is_tls: bool = False
+
+
+_TLS = b"\x16\x03"
+_LONGEST_HELLO = 1 << 16
+_LIKE_HTTP = re.compile(rb"\s*[!-~]{1,64}[ \t]+[!-~]+[ \t]+HTTP/1", re.IGNORECASE)
+
+
+def choose_way(
+    hosts: NamedHosts, to: Address, first: bytes, *, is_chosen: bool = True
+) -> Choice | None:
+    """Choose by the first bytes of a tunnel; None if more are needed.
+
+    ``is_chosen`` if the client has chosen an address, instead of a system that has looked it up:
+    then an address of a named host must not be called by another name.
+
+    >>> hosts, github = NamedHosts(["mcp.example"]), Address("github.com", 22, False)
+    >>> choose_way(hosts, github, b"SSH-2.0-x\\r\\n").way
+    <Way.RAW: 2>
+    >>> choose_way(hosts, github, b"GET / HTTP/1.1\\r\\nHost: mcp.example\\r\\n\\r\\n").way
+    <Way.CLOSED: 3>
+    """
+    if len(first) < len(_TLS) and _TLS.startswith(first):
+        return None
+    if first.startswith(_TLS):
+        return _way_of_tls(hosts, to, first, is_chosen=is_chosen)
+    if hosts.has(to.host, to.port):
+        return Choice(Way.ENGINE)
+    is_there = hosts.is_at(to.host)
+    wire = RequestWire()
+    wire.receive(first)
+    try:
+        head = wire.next()
+        said = host_in(head) if isinstance(head, RequestHead) else ""
+    except Fault:
+        # The engine refuses what it cannot read, but some server might.
+        like_http = is_address(to.host) and _LIKE_HTTP.match(first)
+        return Choice(Way.ENGINE if like_http else Way.CLOSED if is_there else Way.RAW, to.host)
+    if head is None:
+        return None
+    assert isinstance(head, RequestHead)
+    is_named = bool(said) and hosts.has(said, to.port)
+    if not is_address(to.host):
+        return Choice(Way.CLOSED if is_named else Way.RAW, to.host)
+    is_unread = values_of(head.fields, b"upgrade") and not (is_named or is_there)
+    return Choice(Way.RAW if is_unread else Way.ENGINE, said or to.host)
+
+
+def _way_of_tls(hosts: NamedHosts, to: Address, first: bytes, *, is_chosen: bool) -> Choice | None:
+    try:
+        hello = parse_client_hello(first)
+    except ValueError:
+        return Choice(Way.CLOSED, to.host)
+    if hello is None:
+        return None if len(first) < _LONGEST_HELLO else Choice(Way.CLOSED, to.host)
+    sni, is_named = hello.sni or "", hosts.has(to.host, to.port)
+    is_named_so = bool(sni) and hosts.has(sni, to.port)
+    if is_address(to.host):  # which has no name but that in TLS
+        is_there = hosts.is_at(to.host)
+        if is_named or is_named_so or (is_there and not sni):
+            return Choice(Way.ENGINE, sni or to.host, sni or None, is_tls=True)
+        return Choice(Way.CLOSED if is_there and is_chosen else Way.RAW, sni or to.host)
+    if sni and (is_named or is_named_so) and not are_same(sni, to.host):
+        return Choice(Way.CLOSED, to.host)
+    return Choice(Way.ENGINE if is_named else Way.RAW, to.host, sni or None, is_tls=True)
 
 
 class ForwardLayer(EngineLayer):
-    """A client's connection to us as a proxy, or a tunnel through it."""
+    """A client's connection to us as a proxy, or a tunnel through it.
+
+    It is the host of the engine for requests, and it looks into a tunnel. What is in the tunnel is
+    the ``inner`` layer.
+    """
 
     def __init__(
         self,
         context: Context,
         interception: Interception,
-        tunnel: Address | None,
-        service: Service | None = None,
+        *,
+        tunnel: Address | None = None,
+        sni: str | None = None,
+        to: Address | None = None,
     ) -> None:
-        super().__init__(context, service or interception.places.others, interception.flows)
-        self._interception, self._tunnel = interception, tunnel
+        """``tunnel`` is where the connection leads, and ``sni`` its name in TLS; ``to`` is where a
+        tunnel leads at which nobody has looked yet."""
+        super().__init__(context, interception.sites.others, interception.flows)
+        self._interception, self._tunnel, self._to, self._sni = interception, tunnel, to, sni
         self._via = partial(interception.via, context.client.proxy_mode)
-        self._places = Connection(
-            interception.places,
+        self._routes = ForwardRoutes(
+            interception.sites,
             tunnel,
             open_tunnel=self._open_tunnel,
             via=self._via,
             admit=self._admit,
-            name=context.client.sni if tunnel is not None and tunnel.is_tls else None,
+            name=sni,
         )
         self.inner: layer.Layer | None = None
-        self._to: Address | None = None
-        """Where the tunnel leads that was opened last."""
+        self._has_chosen = False
         self._first = bytearray()
-        """What the client has sent in it, until we know its protocol."""
+        """What the client has sent in the tunnel, until we know its way."""
 
     def _handle_event(self, event: events.Event) -> Orders:
-        if self.inner is not None:
+        if self._has_chosen and self.inner is not None:
             yield from self.inner.handle_event(event)
         elif self._to is not None:
-            yield from self._look_into_tunnel(event)
-        elif (
-            # At the start, when TLS is done: a script may say anything about a client later.
-            isinstance(event, events.Start)
-            and self._tunnel is not None
-            and self.context.client.alpn == b"h2"
-        ):
-            self._interception.keep_seat(self.context)
-            self._lead_through_proxy(self.context.server)
-            self.context.options = cast("Options", _H2Options(self.context.options))
-            yield from self._begin(HttpLayer(self.context, HTTPMode.transparent), event)
+            yield from self._look_into_tunnel(self._to, event)
         else:
             yield from super()._handle_event(event)
-            if self._is_ahead():
-                yield from self._look_into_tunnel(None)
-
-    def _is_ahead(self) -> bool:
-        """Tell whether the client has not waited for its tunnel."""
-        return self._to is not None and bool(self._first)
+            yield from self._enter_tunnel()
 
     def _open_client(self) -> H1Client:
-        return ForwardClient(self._places, self)
+        return ForwardClient(self._routes, self)
 
     def owner_of(self, server: Server) -> EngineLayer | None:
         inner = (one for one in _inside(self.inner) if isinstance(one, EngineLayer))
@@ -172,12 +244,10 @@ class ForwardLayer(EngineLayer):
 
     def _point(self, name: str, exchange: Exchange, go_on: Callable[[], None]) -> None:
         """Show the exchange's own server, since there are many."""
-        if exchange.flow is None and exchange.address is not None:
+        if exchange.flow is None and isinstance(exchange, Forwarded):
+            at = exchange.route.at
             self.service = exchange.service
-            self.context.server = Server(
-                address=(exchange.address.host, exchange.address.port),
-                tls=exchange.address.is_tls,
-            )
+            self.context.server = Server(address=(at.host, at.port), tls=at.is_tls)
         super()._point(name, exchange, go_on)
 
     # The proxy behind us
@@ -196,30 +266,24 @@ class ForwardLayer(EngineLayer):
         logins.authenticated[self.context.client] = flow.metadata["proxyauth"]
 
     def _address_for(self, exchange: Asking) -> Address:
-        """A request that is not in a tunnel goes to the proxy, which needs its URL."""
-        at = super()._address_for(exchange)
-        if self._tunnel is not None or (via := self._via(at.host)) is None:
-            return at
-        return Address(via.origin.host, via.origin.port, via.origin.tls)
+        if exchange.address is None and isinstance(exchange, Forwarded | Unread):
+            return exchange.route.next
+        return super()._address_for(exchange)
 
     def _wrap(self, server: Server) -> None:
         """Ask the proxy for a tunnel, unless it gets the request itself."""
-        if server.tls and self._tunnel is not None and self.context.client.sni:
-            server.sni = self.context.client.sni  # a client may know the name, and we the address
+        if server.tls and self._sni:
+            server.sni = self._sni  # a client may know the name, and we the address
         if self._tunnel is None or not self._lead_through_proxy(server):
             return super()._wrap(server)
         context = self.context.fork()
         context.server = server
-        stack = HttpUpstreamProxy.make(context, True)[0]
-        assert isinstance(stack, TunnelLayer)
-        inner: TunnelLayer = stack
-        while isinstance(inner.child_layer, TunnelLayer):
-            inner = inner.child_layer
         seat = Seat(context, self._take)
-        inner.child_layer = seat
+        within: layer.Layer = seat
         if server.tls:
-            inner.child_layer = tls = ServerTLSLayer(context)
+            within = tls = ServerTLSLayer(context)
             tls.child_layer = seat
+        stack = _through_proxy(context, within)
         self._tls[server] = self._tls[stack.tunnel_connection] = stack, seat
         return None
 
@@ -241,32 +305,97 @@ class ForwardLayer(EngineLayer):
         self._first += ahead
         self.send(_ESTABLISHED)
 
-    def _look_into_tunnel(self, event: events.Event | None) -> Orders:
-        """Choose a layer by the first bytes of a tunnel."""
-        assert self._to is not None
-        match event:
-            case None:
-                pass
-            case events.DataReceived() if event.connection is self.context.client:
-                self._first += event.data
-            case events.ConnectionClosed() if event.connection is self.context.client:
-                yield commands.CloseConnection(self.context.client)
-                return
-            case _:
-                return
-        first = bytes(self._first)
-        if len(first) < 3 and b"\x16\x03".startswith(first[:2]):
-            return
-        context = self.context.fork()
-        context.server = Server(address=(self._to.host, self._to.port))
-        chosen = self._interception.choose(context, self._to, first)
-        yield from self._begin(chosen, events.DataReceived(self.context.client, first))
+    def _enter_tunnel(self) -> Orders:
+        if self._to is not None:
+            yield from self._look_into_tunnel(self._to, events.Start())
 
-    def _begin(self, inner: layer.Layer, event: events.Event) -> Orders:
+    def _look_into_tunnel(self, to: Address, event: events.Event) -> Orders:
+        """Choose a way by the first bytes of a tunnel.
+
+        Where these cannot make it one to a named host, the server is connected at once: it may be
+        the one that speaks first.
+        """
+        try:
+            match event:
+                case events.Start():
+                    hosts = self._interception.sites.hosts
+                    if not (hosts.has(to.host, to.port) or is_address(to.host)):
+                        yield from self._open_raw(to)
+                    yield from self._choose(to)
+                case events.DataReceived() if event.connection is self.context.client:
+                    self._first += event.data
+                    yield from self._choose(to)
+                case events.ConnectionClosed() if event.connection is self.context.client:
+                    yield commands.CloseConnection(self.context.client)
+                case _ if self.inner is not None:
+                    yield from self.inner.handle_event(event)
+        except Exception:
+            log.exception("internal error; connection closed")
+            yield commands.CloseConnection(self.context.client)
+
+    def _choose(self, to: Address) -> Orders:
+        is_chosen = isinstance(self.context.client.proxy_mode, RegularMode | UpstreamMode)
+        sites, first = self._interception.sites, bytes(self._first)
+        choice = choose_way(sites.hosts, to, first, is_chosen=is_chosen) if first else None
+        if choice is None:
+            return
+        self._has_chosen = True
+        self._first.clear()
+        if choice.way is Way.CLOSED:
+            self.inner = RefusingLayer(self.context)
+            yield from self.inner.handle_event(events.Start())
+            return
+        if choice.way is Way.RAW:
+            sites.note_unread(choice.host)
+            if self.inner is None:
+                yield from self._open_raw(to)
+            self._keep_seat()
+        else:
+            yield from self._open_engine(to, choice)
+        assert self.inner is not None
+        yield from self.inner.handle_event(events.DataReceived(self.context.client, first))
+
+    def _open_raw(self, to: Address) -> Orders:
+        """Let the bytes of a tunnel pass."""
+        context = self.context.fork()
+        server = context.server = Server(address=(to.host, to.port))
+        self._interception.unread.add(server)
+        inner: layer.Layer = TCPLayer(context, ignore=True)
+        if self._lead_through_proxy(server):
+            inner = stack = _through_proxy(context, inner)
+            self._interception.unread.add(stack.tunnel_connection)
+        yield from self._begin(inner)
+
+    def _open_engine(self, to: Address, choice: Choice) -> Orders:
+        """Filter a tunnel."""
+        context, interception = self.context.fork(), self._interception
+        tunnel = Address(to.host, to.port, is_tls=choice.is_tls)
+        context.server = Server(address=(to.host, to.port), tls=choice.is_tls)
+        tls = ClientTLSLayer(context) if choice.is_tls else None
+        engine = ForwardLayer(context, interception, tunnel=tunnel, sni=choice.sni)
+        if tls is not None:
+            tls.child_layer = engine
+        yield from self._begin(tls or engine)
+
+    def _begin(self, inner: layer.Layer) -> Orders:
         self.inner = inner
         yield from inner.handle_event(events.Start())
-        if not isinstance(event, events.Start):
-            yield from inner.handle_event(event)
+
+    def _keep_seat(self) -> None:
+        """Let a client have its seat as long as it likes: the engine does not see what it says."""
+        if (seats := self.service.seats) is not None:
+            seats.keep(Newcomer(self.context.client))
+
+
+def _through_proxy(context: Context, within: layer.Layer) -> TunnelLayer:
+    """Return the layers of a tunnel through the proxy behind us, around another layer."""
+    stack = HttpUpstreamProxy.make(context, True)[0]
+    assert isinstance(stack, TunnelLayer)
+    inner: TunnelLayer = stack
+    while isinstance(inner.child_layer, TunnelLayer):
+        inner = inner.child_layer
+    inner.child_layer = within
+    return stack
 
 
 def _inside(inner: layer.Layer | None) -> list[layer.Layer]:
@@ -279,15 +408,13 @@ def _inside(inner: layer.Layer | None) -> list[layer.Layer]:
 
 
 class Interception:
-    """What the forward proxies of the process share.
-
-    It is an addon, the last one of all: where mitmproxy's own layer speaks HTTP, no other addon may
-    let anything pass as a stream that we have not read.
-    """
+    """What the forward proxies of the process share. It is an addon."""
 
     def __init__(self, proxy: Proxy, flows: Flows) -> None:
         self._proxy, self.flows = proxy, flows
-        self.places = Endpoints(proxy)
+        self.sites = Sites(proxy)
+        self.unread: WeakSet[Connection] = WeakSet()
+        """The connections to servers of tunnels that nobody reads."""
         self.refused_tls: set[str] = set()
         """Hosts for which a client did not accept our certificate."""
         self._not_trusted = Once(MOST_URLS)
@@ -311,6 +438,7 @@ class Interception:
     async def begin(self) -> None:
         """Start, and report where clients are served. Raises StartError."""
         report, server = self._proxy.around.report, ctx.master.addons.get("proxyserver")
+        await self.sites.hosts.look_up()
         for instance in server.servers if server else ():
             if (
                 not isinstance(instance.mode, FORWARD_MODES)
@@ -318,18 +446,20 @@ class Interception:
             ):
                 continue
             self._told.add(instance.mode.full_spec)
+            named = ", ".join(self._proxy.config.hosts) or "none"
             if isinstance(instance.mode, LocalMode):
                 self._watch = await watch_redirector(instance, self._proxy.fail)
-                report("Filtering MCP of local programs. Their other traffic passes untouched.")
+                report(
+                    "Filtering MCP of local programs. Their other traffic passes untouched."
+                    f" Hosts: {named}"
+                )
             elif instance.listen_addrs:
                 host, port, *_ = instance.listen_addrs[0]
                 where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
                 report(
                     f"Filtering MCP of all clients that use the proxy http://{where}."
-                    " Their other traffic passes untouched."
+                    f" Their other traffic passes untouched. Hosts: {named}"
                 )
-
-    # Layers
 
     def put(self, asked: layer.NextLayer) -> EngineLayer | None:
         """Choose the layers of a client's connection, whatever others have chosen.
@@ -342,52 +472,33 @@ class Interception:
             if context.client.transport_protocol == "udp":
                 asked.layer = _layer_for_udp(context, first)
                 return None
-            address = context.server.address  # of a client that was redirected
-            to = Address(address[0], address[1], is_tls=False) if address else None
-            if not first and to is not None and not asked.data_server():
+            if address := context.server.address:  # of a client that was redirected, or uses SOCKS
+                to = Address(address[0], address[1], is_tls=False)
+                engine = asked.layer = ForwardLayer(context, self, to=to)
+                return engine
+            if len(first) < len(_TLS) and _TLS.startswith(first):
                 return None
-            if len(first) < 3 and b"\x16\x03".startswith(first[:2]):
-                return None
-            asked.layer = self.choose(context, to, first)
+            engine = asked.layer = ForwardLayer(context, self)
+            if first.startswith(_TLS):  # the client speaks TLS with us as its proxy
+                asked.layer = tls = ClientTLSLayer(context)
+                tls.child_layer = engine
+            return engine
         except Exception:
             log.exception("cannot choose a layer; connection closed")
             asked.layer = RefusingLayer(context)
-        return next((one for one in _inside(asked.layer) if isinstance(one, EngineLayer)), None)
+            return None
 
-    def choose(self, context: Context, to: Address | None, first: bytes) -> layer.Layer:
-        """Return the layer for a connection that begins with these bytes."""
-        is_raw = to is not None and to.host.lower() in self._proxy.config.raw_hosts
-        if is_raw and not is_tls_or_http(first):
-            self.keep_seat(context)
-            return TCPLayer(context, ignore=True)
-        if first[:1] == b"\x16":
-            if first[1:2] != b"\x03" or first[2] > 4:
-                return self._refuse(context, to, "a strange TLS record")
-            tls = ClientTLSLayer(context)
-            within = to and Address(to.host, to.port, is_tls=True)
-            if within is not None:
-                context.server.tls = True
-            tls.child_layer = ForwardLayer(context, self, within)
-            return tls
-        return ForwardLayer(context, self, to)
-
-    def keep_seat(self, context: Context) -> None:
-        """Let a client have its seat as long as it likes: the engine does not see what it says."""
-        if (seats := self.places.others.seats) is not None:
-            seats.keep(Newcomer(context.client))
-
-    def _refuse(self, context: Context, to: Address | None, why: str) -> layer.Layer:
-        self.places.note_closed(to.host if to else "a proxy's client", why)
-        return RefusingLayer(context)
+    def server_connected(self, data: ServerConnectionHookData) -> None:
+        """Note where a named host is."""
+        address, peer, hosts = data.server.address, data.server.peername, self.sites.hosts
+        if address and peer and not data.server.via and hosts.has(address[0], address[1]):
+            hosts.note_place(str(peer[0]), int(peer[1]))
 
     # TLS
 
     def tls_clienthello(self, data: ClientHelloData) -> None:
-        """Choose HTTP/1.1 if the client offers it: the engine frames it here."""
-        if isinstance(data.context.client.proxy_mode, ReverseMode):
-            return
-        offered = data.client_hello.alpn_protocols
-        if b"http/1.1" in offered or not any(one in (b"h2", b"http/1.0") for one in offered):
+        """Choose HTTP/1.1: a client that offers only HTTP/2 gets no protocol, and is refused."""
+        if not isinstance(data.context.client.proxy_mode, ReverseMode):
             data.context.client.alpn = b"http/1.1"
 
     def tls_failed_client(self, data: TlsData) -> None:
@@ -407,133 +518,9 @@ class Interception:
             why = data.conn.error or "TLS failed"
             log.warning("No connection to %s: %s (--ca FILE trusts its certificate)", host, why)
 
-    # What only speaks HTTP/2
-
-    def requestheaders(self, flow: HTTPFlow) -> None:
-        """Let gRPC pass as a stream; all other requests wait until they are complete."""
-        headers = flow.request.headers
-        is_grpc = headers.get("content-type", "").lower().startswith("application/grpc")
-        may_be_cut_off = is_grpc and "content-length" not in headers
-        flow.request.stream = cast("bool", self._only_others(flow)) if may_be_cut_off else False
-
-    def _only_others(self, flow: HTTPFlow) -> Callable[[bytes], bytes | Sequence[bytes]]:
-        """Return what lets a stream pass until it turns out to be MCP."""
-        reader = self._reader_for(flow)
-        is_decided = False
-
-        def look(chunk: bytes) -> bytes | Sequence[bytes]:
-            nonlocal is_decided
-            if flow.error is not None:  # mitmproxy asks until the client is through
-                return []
-            if is_decided:
-                may_pass = all(one.may_pass(chunk) for one in reader.watches)
-            else:
-                way = reader.feed(chunk) if chunk else reader.finish()
-                if way is None:
-                    return []
-                may_pass = is_decided = way is Treatment.OTHER
-                chunk = reader.held
-            if may_pass:
-                return chunk or []
-            log.warning("Cut off a stream of gRPC that turned out to be MCP")
-            flow.kill()
-            return []
-
-        return look
-
-    def _reader_for(self, flow: HTTPFlow) -> BodyReader:
-        coding = coding_in(flow.request.headers.fields)
-        return BodyReader(coding, self.places.others.listener.config.limits)
-
-    def judging(self, flow: HTTPFlow) -> tuple[Callable[[Context], EngineLayer], Address] | None:
-        """Return what makes the layer for a complete request if it is MCP, and where it goes.
-
-        A request that must not pass gets an answer here.
-        """
-        request, body = flow.request, flow.request.raw_content or b""
-        if flow.request.stream:
-            return None
-        head = RequestHead(request.method, request.path, tuple(request.headers.fields))
-        at = Address(request.host, request.port, request.scheme == "https")
-        is_mcp = is_mcp_head(Head(head.method, head.target, head.fields))
-        if body and not is_mcp:
-            reader = self._reader_for(flow)
-            way = reader.feed(body) or reader.finish()
-            if way is Treatment.REFUSED:
-                flow.response = Response.make(403)
-            is_mcp = way is Treatment.MCP
-        if not is_mcp:
-            return None
-        via = partial(self.via, flow.client_conn.proxy_mode)
-        name = flow.client_conn.sni
-        service = Connection(self.places, at, via=via, name=name).service_of(at, head)
-        return partial(ForwardLayer, interception=self, tunnel=at, service=service), at
-
-    def responseheaders(self, flow: HTTPFlow) -> None:
-        """Let answers pass as streams; an event stream only while it is not MCP."""
-        response = flow.response
-        is_upstreams = flow.server_conn.timestamp_start is not None  # not judged by the engine
-        if response is None or flow.is_replay or not is_upstreams:
-            return
-        response.stream = True
-        if may_be_event_stream(response.headers.get("content-type", "")):
-            response.stream = cast("bool", self._no_events_of_mcp(flow, response))
-
-    def _no_events_of_mcp(
-        self, flow: HTTPFlow, response: Response
-    ) -> Callable[[bytes], bytes | Sequence[bytes]]:
-        """Return what lets an event stream pass, compressed or not, until it turns out to be
-        MCP."""
-        peeker = EventPeeker(self.places.others.listener.config.limits)
-        coding = coding_in(response.headers.fields)
-        inflate: Callable[[bytes], Iterator[bytes]] | None = None
-        held = b""
-
-        def seen(chunk: bytes) -> tuple[bytes, bool]:
-            nonlocal inflate, held
-            if coding.lower() in ("", "identity"):
-                passed, rest = peeker.feed(chunk) if chunk else peeker.finish()
-                return passed, rest is None
-            inflate, held = inflate or inflating(coding), held + chunk
-            pieces = map(peeker.feed, inflate(chunk)) if chunk else [peeker.finish()]
-            may_pass = all(rest is None for _, rest in pieces)
-            passed, held = (b"", held) if peeker.held else (held, b"")
-            return passed, may_pass
-
-        def peek(chunk: bytes) -> bytes | Sequence[bytes]:
-            if flow.error is not None:  # mitmproxy asks until the upstream is through
-                return []
-            try:
-                passed, may_pass = seen(chunk)
-            except Exception as error:  # also of a coding's library: nothing more may pass
-                log.warning("Cut off an event stream over HTTP/2: %s", error)
-                may_pass, passed = False, b""
-            else:
-                if not may_pass:
-                    log.warning("Cut off an event stream over HTTP/2 that turned out to be MCP")
-                    passed = b"" if inflate else passed
-            if not may_pass:
-                flow.kill()
-            return passed or []
-
-        return peek
-
-
-def is_tls_or_http(first: bytes) -> bool:
-    """Tell whether a connection that begins like this is one that the engine can read."""
-    if first[:1] == b"\x16":
-        return first[1:2] == b"\x03" and first[2:3] <= b"\x04"
-    wire = RequestWire()
-    wire.receive(first)
-    try:
-        wire.next()
-    except Fault:
-        return False
-    return True
-
 
 def _layer_for_udp(context: Context, first: bytes) -> layer.Layer:
-    """Refuse HTTP/3, so that clients use HTTP/2; other UDP traffic passes unread."""
+    """Refuse HTTP/3, so that clients use TCP; other UDP traffic passes unread."""
     port = context.server.address[1] if context.server.address else 0
     is_quic = len(first) >= _SHORTEST_QUIC and bool(first[0] & 0x40) and port != _DNS
     return RefusingLayer(context) if is_quic else UDPLayer(context, ignore=True)

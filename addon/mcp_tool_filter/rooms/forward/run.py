@@ -299,12 +299,12 @@ class Server:
 class SeenTraffic:
     """The traffic that came through us."""
 
-    endpoints: frozenset[str]
-    """The URLs of MCP endpoints, without their queries."""
-    origins: frozenset[str]
-    """All origins to which a client connected."""
-    refused: frozenset[str]
+    urls: frozenset[str]
+    """The URLs at named hosts to which a client sent anything, without their queries."""
+    refused: frozenset[str] = frozenset()
     """Hosts for which a client did not accept our certificate."""
+    unread: tuple[str, ...] = ()
+    """Other hosts that a client has contacted."""
 
 
 def client_of(command: Sequence[str]) -> str | None:
@@ -346,22 +346,49 @@ def named_server(url: str) -> Server:
     return Server(_without_query(url), "named by --server", Way.URL, _without_query(url))
 
 
+def hosts_of(servers: Iterable[Server]) -> Iterator[str]:
+    """Yield the hosts of servers that a client reaches by URL.
+
+    >>> urls = ["https://mcp.example/mcp", "http://localhost:3000/mcp", "https://${NOT_SET}/mcp"]
+    >>> [*hosts_of(map(named_server, urls))]
+    ['mcp.example', 'localhost:3000']
+    """
+    for one in servers:
+        try:
+            origin = parse_origin(one.url)
+        except InvalidOption:  # a command
+            continue
+        if _VARIABLE in one.url:
+            continue
+        # Other ports of this machine are other programs.
+        yield (
+            f"{_bracketed(origin.host)}:{origin.port}" if is_loopback(origin.host) else origin.host
+        )
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+_VARIABLE = "${"  # of a variable that is not set
+
+
 def is_seen(server: Server, seen: SeenTraffic) -> bool:
-    """Tell whether MCP of this server came through us."""
+    """Tell whether requests to this server came through us."""
     if (key := _key(server.url)) is None:
         return False
-    return any(_key(one) == key for one in seen.endpoints)
+    return any(_key(one) == key for one in seen.urls)
 
 
 def why_not_seen(server: Server, seen: SeenTraffic) -> str:
     """Return why we have not seen the MCP traffic of a server, as far as known."""
     host = urlsplit(server.url).hostname or ""
-    if "${" in server.url:
+    if _VARIABLE in server.url:
         return "its URL has a variable that is not set"
     if host in seen.refused:
         return "the client does not trust our certificate for it"
-    if any(urlsplit(one).hostname == host for one in seen.origins):
-        return "the client connected to this host through the filter, but sent no MCP there"
+    if any(urlsplit(one).hostname == host for one in seen.urls):
+        return "the client used this host through the filter, but sent nothing to this URL"
     if server.way is Way.MCP_REMOTE and not server.has_flag:
         return "mcp-remote uses the filter only with --enable-proxy in its args"
     return "the client did not use it, or went around the filter"
@@ -432,7 +459,7 @@ def _key(url: str) -> tuple[str, str] | None:
 
 
 def not_seen(servers: Iterable[Server], seen: SeenTraffic) -> list[Server]:
-    """Return the servers with a URL whose MCP did not come through us."""
+    """Return the servers with a URL to which nothing came through us."""
     return [one for one in servers if one.way is not Way.COMMAND and not is_seen(one, seen)]
 
 

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.head import SAFE_METHODS, Head
 from mcp_tool_filter.core.http.listener import Listener
+from mcp_tool_filter.core.messages.messages import is_json_rpc
 from mcp_tool_filter.core.policy.config import is_misleading
-from mcp_tool_filter.rooms.forward.recognise import TrafficKind, kind_of_body
 from mcp_tool_filter.rooms.logins.discovery import (
     Discovered,
     Web,
@@ -175,7 +175,7 @@ class Through:
             return await self._come_back(here, query, self._between(found, ours))
         if found is None or not self._stands_for(found.server):
             return None
-        if body and kind_of_body(body) is not TrafficKind.OTHER:
+        if body and _is_message(body):
             return None  # no login: the filter judges it, like a message to any other path
         if _is_server_document(head.target):
             return self._metadata(found, path, ours)
@@ -332,6 +332,13 @@ class Through:
                     log.info("cannot find out how clients log in: %s", error)
                 self._found_at = time.monotonic()
             return self._found
+
+
+def _is_message(body: bytes) -> bool:
+    try:
+        return is_json_rpc(body)
+    except ProtocolError:  # such as a form
+        return False
 
 
 def _is_server_document(target: str) -> bool:

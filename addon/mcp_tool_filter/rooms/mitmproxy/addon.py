@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from mitmproxy import ctx
@@ -37,15 +37,11 @@ from mcp_tool_filter.core.engine.wire import RequestHead
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.http.urls import parse_origin
 from mcp_tool_filter.core.options import KEYS
+from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.process.background import in_background
 from mcp_tool_filter.core.process.limits import Holder
 from mcp_tool_filter.core.process.proxy import Proxy
 from mcp_tool_filter.core.process.site import Site, Surroundings
-from mcp_tool_filter.rooms.forward.interception import (
-    ForwardLayer,
-    Interception,
-    refuse_options,
-)
 from mcp_tool_filter.rooms.mitmproxy import connections
 from mcp_tool_filter.rooms.mitmproxy.flows import Flows, flow_of, shown_request
 from mcp_tool_filter.rooms.mitmproxy.hooks import Hooks
@@ -75,6 +71,9 @@ from mcp_tool_filter.rooms.mitmproxy.selftest import refuse_other_mitmproxy
 from mcp_tool_filter.rooms.mitmproxy.views import FlowObserver
 from mcp_tool_filter.rooms.stdio.in_process import InnerClient
 
+if TYPE_CHECKING:
+    from mcp_tool_filter.rooms.forward.interception import Interception
+
 log = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_TICKS = 5.0
@@ -88,11 +87,13 @@ class ToolFilter:
         *,
         argv: Sequence[str] = (),
         config_reader: ConfigReader | None = None,
+        needs_hosts: bool = True,
         **around: Any,
     ) -> None:
         """``argv`` is the command line, which a configuration file of mitmproxy may have overruled.
-        A ``config_reader`` may have read the options already. The others are ``Surroundings``; a
-        report and warnings are shown if nobody takes them.
+        A ``config_reader`` may have read the options already. A forward proxy ``needs_hosts``,
+        unless somebody else says that none is named. The others are ``Surroundings``; a report and
+        warnings are shown if nobody takes them.
         """
         surroundings: dict[str, Any] = {"report": say, "warn": say, **around}
         self.proxy = Proxy(
@@ -107,7 +108,7 @@ class ToolFilter:
             )
         )
         self.views = FlowObserver(self.proxy)
-        self._argv = argv
+        self._argv, self._needs_hosts = argv, needs_hosts
         self._config_reader = config_reader or ConfigReader()
         self._loopback = Loopback()
         self._hooks: Hooks
@@ -160,8 +161,8 @@ class ToolFilter:
             )
             if config != self.proxy.config:  # a reverted edit also comes here
                 self.views.note_refused_edit(None)
-            if self._is_forward:
-                refuse_options(config)
+            if self._is_forward and self._is_running:  # before, options may be missing
+                self._refuse_for_forward(config)
             self.proxy.adopt(config)
         self._flows.keeps_host = ctx.options.keep_host_header
         for site in self.proxy.sites.values():
@@ -171,6 +172,14 @@ class ToolFilter:
             asyncio.get_running_loop().call_soon(keep_quiet_streams_alive, ctx.options)
         if self._is_running and "mode" in updated:
             in_background(self._try(self._start()))
+
+    def _refuse_for_forward(self, config: Config) -> None:
+        """Raise StartError for options that a forward proxy cannot have, or lacks."""
+        from mcp_tool_filter.rooms.forward.interception import refuse_no_hosts, refuse_options
+
+        refuse_options(config)
+        if self._needs_hosts:
+            refuse_no_hosts(config)
 
     @property
     def _is_forward(self) -> bool:
@@ -199,6 +208,8 @@ class ToolFilter:
         try:
             if self.problem:
                 raise self.problem
+            if self._is_forward:
+                self._refuse_for_forward(self.proxy.config)
             if idle := idle_options(ctx.options, is_forward=self._is_forward):
                 self.proxy.warn(idle)
             keep_quiet_streams_alive(ctx.options)
@@ -224,6 +235,8 @@ class ToolFilter:
                 await self._open(mode)
         if self._is_forward:
             if self.interception is None:
+                from mcp_tool_filter.rooms.forward.interception import Interception
+
                 self.interception = Interception(self.proxy, self._flows)
                 ctx.master.addons.add(self.interception)
             await self.interception.begin()
@@ -269,8 +282,7 @@ class ToolFilter:
     def _holders(self) -> Iterator[Holder]:
         for layer in list(self._layers.values()):
             yield connections.Holder(layer.context.client)
-            if isinstance(layer, ForwardLayer):
-                yield from layer.holders()
+            yield from layer.holders()
 
     def _leave(self, why: str) -> None:
         self._reason = why
@@ -317,9 +329,6 @@ class ToolFilter:
         if chain[0] is not self:  # an addon before us could keep a hook from us
             chain.remove(self)
             chain.insert(0, self)
-        if self.interception and chain[-1] is not self.interception:
-            chain.remove(self.interception)
-            chain.append(self.interception)
         connections.let_streams_be(client)
         if client.transport_protocol == "tcp":
             self.proxy.crowd.seats.enter(connections.Newcomer(client))
@@ -339,12 +348,6 @@ class ToolFilter:
             layer = layer_for_replay(
                 partial(EngineLayer, service=site, flows=self._flows), mode, mode.address
             )
-        elif flow.is_replay is None and (
-            # of a client that speaks only HTTP/2
-            judging := self.interception.judging(flow) if self.interception else None
-        ):
-            make, address = judging
-            layer = layer_for_replay(make, flow.client_conn.proxy_mode, address[:2])
         else:
             return
         self._layers[layer.context.client.id] = layer
@@ -373,10 +376,7 @@ class ToolFilter:
             data.context.client.alpn = b"http/1.1"
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
-        if not isinstance(data.client.proxy_mode, ReverseMode) and data.client.alpn == b"h2":
-            return  # see ``interception``
-        host = str((data.server.address or ("",))[0]).lower()
-        if self.interception is not None and host in self.proxy.config.raw_hosts:
+        if self.interception is not None and data.server in self.interception.unread:
             return
         layer = self._layers.get(data.client.id)
         owner = layer.owner_of(data.server) if layer is not None else None

@@ -180,6 +180,7 @@ def make_master(
             report=report,
             warn=say,
             config_reader=reader,
+            needs_hosts=given is None,
             sinks=[activity.show] if activity else [],
             on_end=partial(say_summary, activity),
             savings=savings_for(settings),

@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -45,6 +45,7 @@ from mcp_tool_filter.rooms.mitmproxy.connections import Newcomer
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.engine.exchange import Exchange
+    from mcp_tool_filter.core.process.limits import Holder
     from mcp_tool_filter.rooms.mitmproxy.flows import Flows
 
 log = logging.getLogger(__name__)
@@ -391,6 +392,10 @@ class EngineLayer(layer.Layer):
     def owner_of(self, server: Server) -> EngineLayer | None:
         """Return the layer whose engine has ordered a connection."""
         return self if server in self._upstreams or server in self._tls else None
+
+    def holders(self) -> Iterator[Holder]:
+        """Yield what holds memory besides the exchanges."""
+        yield from ()
 
     def opening_ended(self, opened: Server) -> None:
         """The work of a connection has ended; mitmproxy may not have said whether it was opened.

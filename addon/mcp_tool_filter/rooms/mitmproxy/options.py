@@ -24,6 +24,7 @@ from mitmproxy.proxy.mode_specs import (
     ProxyMode,
     RegularMode,
     ReverseMode,
+    Socks5Mode,
     TransparentMode,
     UpstreamMode,
 )
@@ -218,8 +219,8 @@ def refuse_no_mode(options: Options) -> None:
     """
     if not was_set(options, "mode"):
         why = (
-            "--mode reverse:http://host:port filters one MCP server; --mode regular filters all"
-            " servers that clients reach through the proxy"
+            "--mode reverse:http://host:port filters one MCP server; --mode regular filters the"
+            " servers that --set hosts=NAME names, for all clients that use the proxy"
         )
         raise StartError("There is no --mode", why=why)
 
@@ -268,8 +269,8 @@ class Loopback:
 
 # Modes
 
-_KNOWING_WHERE = (ReverseMode, LocalMode, TransparentMode)
-FORWARD_MODES = (RegularMode, UpstreamMode, LocalMode, TransparentMode)
+_KNOWING_WHERE = (ReverseMode, LocalMode, TransparentMode, Socks5Mode)
+FORWARD_MODES = (RegularMode, UpstreamMode, LocalMode, TransparentMode, Socks5Mode)
 """Modes in which all traffic of clients goes through us."""
 
 
