@@ -40,7 +40,6 @@ THINGS: dict[str, Message] = {
     "resources/subscribe": {},
     "skills/list": {"skills": [{"uri": f"skill://{name}/SKILL.md"} for name in ("hide", "a")]},
     "skills/get": {"skill": {"uri": "skill://a/SKILL.md"}},
-    "tools/catalog": {"tools": [{"name": "delete_file"}, {"name": "read_file"}]},
 }
 """What it has besides tools: its answer to each method, whatever is asked for."""
 

@@ -38,7 +38,7 @@ ASKED = {
     "a batch": post(b"[" + LIST + b"," + LIST.replace(b"1,", b"2,") + b"]"),
     "GET": GET,
     "a resumed GET": RESUME,
-    "GET elsewhere": GET.replace(b"/mcp", b"/.well-known/mcp"),
+    "GET elsewhere": GET.replace(b"/mcp", b"/elsewhere"),
     "DELETE": b"DELETE /mcp HTTP/1.1\r\n" + HOST + b"Mcp-Session-Id: s\r\n\r\n",
     "OPTIONS": b"OPTIONS /mcp HTTP/1.1\r\n" + HOST + b"\r\n",
     "HEAD": b"HEAD /mcp HTTP/1.1\r\n" + HOST + b"\r\n",

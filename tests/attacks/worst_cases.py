@@ -348,13 +348,11 @@ PARSERS = [
     *(Parser(f"judge_request: {method}", judge_asking, named(f'"method":"{method}",', before, after), 30_000)
       for method, before, after in (
         ("prompts/get", '"params":{"name":"', '"'), ("resources/read", '"params":{"uri":"', '"'),
-        ("resources/vendor", '"params":{"uris":["', '"]'), ("skills/get", '"params":{"name":"', '"'))),
+        ("resources/subscribe", '"params":{"uri":"', '"'), ("skills/get", '"params":{"name":"', '"'))),
     *(Parser(f"judge_answer: {method}", partial(judge_answer, to=asking(method), **THINGS),
              named('"result":', before, after), 30_000)
       for method, before, after in (
         ("prompts/list", '{"prompts":[{"name":"', '"}]'), ("resources/list", '{"resources":["', '"]'))),
-    Parser("judge_answer: tools/catalog", partial(judge_answer, to=asking("tools/catalog")), all_within(
-        b'{"jsonrpc":"2.0","id":1,"result":{"found":', b"}}"), 40_000),
     Parser("judge_answer: beside a list", partial(judge_answer, to=asking("tools/list")), all_within(
         b'{"jsonrpc":"2.0","id":1,"result":{"tools":[],"x":', b"}}"), 40_000),
     Parser("introduced", lambda raw: introduced("", text(raw), Names([])), ANY, 30_000),

@@ -23,7 +23,6 @@ LISTED = {
     "resources/list": {"resources": [{"uri": "file:///b"}]},
     "resources/templates/list": {"resourceTemplates": [{"uriTemplate": "file:///{a}"}]},
     "skills/list": {"skills": [{"uri": "skill://a/SKILL.md"}]},
-    "tools/catalog": {"tools": [{"name": "read_file"}]},
 }
 REFUSED: list[tuple[str, dict[str, Any], int]] = [
     ("prompts/get", {"name": "secret"}, -32602),
@@ -32,7 +31,8 @@ REFUSED: list[tuple[str, dict[str, Any], int]] = [
     ("resources/read", {"uri": "skill://x/hide/a.md"}, -32002),
     ("resources/subscribe", {"uri": "file:///etc/a"}, -32002),
     ("skills/get", {"uri": "skill://hide/SKILL.md"}, -32602),
-    ("tools/resolve", {"name": "delete_file"}, -32601),
+    ("tools/resolve", {"name": "read_file"}, -32601),
+    ("prompts/render", {"name": "greet"}, -32601),
     ("completion/complete", {"ref": {"type": "ref/tool", "name": "delete_file"}}, -32601),
     ("tasks/create", {"method": "tools/call", "params": {"name": "delete_file"}}, -32601),
     ("tasks/create", {"request": {"method": "prompts/get", "params": {"name": "secret"}}}, -32602),

@@ -51,7 +51,6 @@ WAYS: dict[str, Callable[..., object]] = {
     "core.messages.tools.refuse_misreadable": _nothing,
     "core.messages.tools.fold_key": _as_it_is,
     "core.policy.tool_filter.shows_tool": _nothing,
-    "core.policy.tool_filter.decide_beside": _forward,
     "core.messages.tools.shows_tool_beside_content": _nothing,
     "core.http.bodies.shows_tool": _nothing,
     "core.conversation.conversation.shows_tool": _nothing,
@@ -72,11 +71,7 @@ WAYS: dict[str, Callable[..., object]] = {
 }
 """The places to weaken, and what stands there instead."""
 
-TOGETHER = [("core.policy.tool_filter.shows_tool", "core.policy.tool_filter.decide_beside")]
-"""Places that each refuse what the other one refuses: alone, none of them is missed."""
-
-_BACKED = {place for row in TOGETHER for place in row}
-ROWS = [*TOGETHER, *((place,) for place in WAYS if place not in _BACKED)]
+ROWS = [(place,) for place in WAYS]
 
 
 def main(places: list[str]) -> str | None:

@@ -95,7 +95,7 @@ def test_a_command_that_ends_while_we_ask_counts_as_lost(has_rules: bool, tmp_pa
     """So it does for the calls behind; a name that a pattern denies is not found in any case."""
     words = ("--read-only", "--deny", "^rm", *(ruled_by(tmp_path, RULE) if has_rules else ()))
     asked = [calling("write_file", id="1"), calling("rm", id="2")]
-    asked += [asking("tools/resolve", id="3", params='{"name":"say"}')]
+    asked += [calling("say", id="3")]
     with filtered(*words, "--", "python3", "-c", ENDS, home=tmp_path) as client:
         client.say(*asked)
         heard = [client.hears() for _ in asked]

@@ -109,7 +109,7 @@ def test_a_pinned_definition_stays_within_its_kind() -> None:
 def test_a_description_of_some_tools_is_never_taken_for_a_list() -> None:
     """Its definitions may be in another form, or for this one request."""
     between = open_session(policy("x"))
-    assert asked(between, asking("tools/describe", id="2")) == Forward()
+    assert asked(between, asking("toolsets/describe", id="2")) == Forward()
     described = definition("comes", ',"title":"described"')
     finished(between.from_upstream(make.listing_of(described, id="2")))
     assert listed(between, listing("stays", "comes")) == listing("stays", "comes")

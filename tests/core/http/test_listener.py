@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 from base64 import b64encode
+from dataclasses import replace
 from typing import Any
 
 import brotli
@@ -24,6 +25,7 @@ from tests import make
 from tests.core.conversation.asking_kinds import finished as after_pauses
 from tests.core.http import listening
 from tests.core.http.listening import (
+    BOTH,
     answer,
     ask,
     asked,
@@ -444,3 +446,25 @@ def test_a_stateless_client_keeps_its_pins_whatever_its_requests_are_called() ->
         headers = {"mcp_protocol_version": R2026_07_28, "x_request_id": f"{number}"}
         assert asks_for_a_list(door, calling("read"), **headers) is None
         assert isinstance(ask(calling("rm"), door, **headers), Answered)
+
+
+@each_row("path", [
+    "/.well-known/mcp/server-card.json", "/.well-known/mcp.json", "/mcp/server-card",
+    "/.well-known//%6dcp.json;v=1", "/one/.Well-Known/mcp-catalog", "/server_card.json/?x=/y",
+])  # fmt: skip
+def test_a_server_card_is_not_found_and_one_warning_says_so(path: str) -> None:
+    """It names the upstream's own URL, and would lead clients past the filter."""
+    door, warned = listener(), list[str]()
+    door.policy.tell_hidden = lambda faults, _judged: warned.extend(faults)
+    for method in ("GET", "HEAD", "OPTIONS"):
+        outcome = send(door, head(method, path), b"")
+        assert isinstance(outcome, Answered)
+        assert (outcome.status, len(set(warned))) == (404, 1)
+    assert isinstance(send(replace(door, is_forward=True), head("GET", path), b""), Passed)
+
+
+def test_other_paths_pass_also_an_endpoint_with_the_path_of_a_card() -> None:
+    door = listener()
+    door.policy.fetched = replace(door.policy.fetched, endpoint="/.well-known/mcp")
+    for path in ("/.well-known/mcp", "/x/mcp?server-card", "/server-cards", "/.well-known/x/mcp"):
+        assert isinstance(send(door, head("POST", path, **BOTH), asking("ping")), Passed)

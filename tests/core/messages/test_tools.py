@@ -215,9 +215,3 @@ def test_the_content_of_a_tool_result_is_left_out() -> None:
         '{"jsonrpc":"2.0","id":1,"result":'
         '{"content":null, "x":2,"structuredContent":null,"isError":false}}'
     )
-
-
-def test_ids_come_in_their_order_so_that_the_same_one_is_told() -> None:
-    params = '{"ids":["a/z","b/y","c/x","d/w","e/v","f"],"ref":"u://g/t"}'
-    said = ["a/z", "z", "b/y", "y", "c/x", "x", "d/w", "w", "e/v", "v", "f", "u://g/t", "t"]
-    assert [*tools.ids_named_in(request(asking("tools/x", params=params)))] == said

@@ -25,7 +25,6 @@ from tests.make import (
     listing_of,
     message,
     one_definition,
-    page,
     snapshot,
     text_of,
 )
@@ -87,7 +86,6 @@ def test_a_list_is_forwarded_where_ours_might_differ(situation: Situation, curso
 def test_a_frame_that_shows_a_hidden_tool_is_not_used() -> None:
     """The user may have denied it after the frame was learned."""
     copy = ',"_meta":{"copy":[' + definition("rm_rf").decode() + "]}"
-    assert page(listing(more=copy)).frame is None
     envelope, earlier = Envelope('{"tools":', copy + "}"), snapshot("read_file", "rm_rf", deny="^x")
     for now, kind in ((earlier, Reply), (earlier, Reply), (TOOLS, Forward), (TOOLS, Forward)):
         assert isinstance(listed(replace(KNOWN, snapshot=now, envelope=envelope)), kind)

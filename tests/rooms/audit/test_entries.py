@@ -118,7 +118,6 @@ def made(part: object) -> Entry:
 @each_row("shadow", ["false", "true"])
 @each_row(("method", "params", "kind", "pattern"), [
     ("tools/call", {"name": "rm"}, "tool", "^rm"),
-    ("tools/resolve", {"name": "rm"}, "tool", "^rm"),
     ("prompts/get", {"name": "secret"}, "prompt", "^secret"),
     ("completion/complete", {"ref": {"name": "secret"}}, "prompt", "^secret"),
     ("tasks/create", {"method": "prompts/get", "params": {"name": "secret"}}, "prompt", "^secret"),

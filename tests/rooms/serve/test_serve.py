@@ -861,21 +861,13 @@ async def test_whatever_else_can_be_a_target_belongs_to_nobody(tmp_path: Path) -
         assert not other.asked
 
 
-async def test_a_server_card_names_the_server_here_and_no_hidden_tool(tmp_path: Path) -> None:
-    origin = ""
-
+async def test_a_server_card_is_not_found_as_it_names_the_server_itself(tmp_path: Path) -> None:
     async def respond(_request: RawRequest, peer: Peer) -> None:
-        tools = [json.loads(tool(name)) for name in ("a", "b")]
-        card = {"name": "x", "remotes": [{"type": "streamable-http", "url": origin}]}
-        await peer.say(answer(json.dumps(card | {"tools": tools}).encode()))
+        await peer.say(answer(b'{"remotes":[]}'))
 
-    async with two(tmp_path, respond) as (_, port, one, _), raw_client(port) as client:
-        origin = f"{one.url}/mcp"
+    async with two(tmp_path, respond) as (_, port, _, _), raw_client(port) as client:
         found = await client.ask(get(path="/one/.well-known/mcp/server-card"))
-        card = json.loads(found.body)
-        [remote] = card["remotes"]
-        assert re.fullmatch(r"http://[^/]+/one/mcp", remote["url"])
-        assert [each["name"] for each in card["tools"]] == ["b"]
+        assert found.status == 404
 
 
 async def test_a_flooded_or_broken_server_delays_no_other(tmp_path: Path) -> None:

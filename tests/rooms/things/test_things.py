@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -55,8 +53,7 @@ def answer(method: str, result: str, talking: Talk | None = None) -> Verdict:
 
 NAMED = {
     ("secret", "greet"): [
-        ("prompts/get", '{"name":"%s"}'), ("prompts/describe", '{"names":["greet","%s"]}'),
-        ("prompts/render", '{"prompt":{"name":"%s"}}'), ("prompts/render", '{"promptName":"%s"}'),
+        ("prompts/get", '{"name":"%s"}'),
         ("completion/complete", '{"ref":{"type":"ref/prompt","name":"%s"}}'),
         ("tasks/create", '{"method":"prompts/get","params":{"name":"%s"}}'),
     ],
@@ -64,21 +61,14 @@ NAMED = {
     (MARKS, MARKS[:30]): [("prompts/get", '{"name":"%s"}')],
     ("a" * 100_000, "a" * 1000): [("prompts/get", '{"name":"%s"}')],
     ("file:///etc/{a}", "file:///{path}"): [
-        ("completion/complete", '{"ref":{"type":"x","uri":"%s"}}'),
-        ("completion/complete", '{"ref":{"uriTemplate":"%s"}}'),
+        ("completion/complete", '{"ref":{"type":"ref/resource","uri":"%s"}}'),
     ],
     ("file:///etc/passwd", "file:///home/etc/a"): [
         ("resources/subscribe", '{"uri":"%s"}'), ("resources/unsubscribe", '{"uri":"%s"}'),
-        ("resources/vendor", '{"uris":["%s"]}'), ("resources/vendor", '{"uris":"%s"}'),
     ],
     ("skill://refunds", "skill://refund"): [("resources/directory/read", '{"uri":"%s"}')],
     ("skill://a/refunds/SKILL.md", "skill://a/SKILL.md"): [("skills/get", '{"uri":"%s"}')],
-    ("acme/refunds", "acme"): [("skills/activate", '{"path":"%s"}')],
-    ("refunds", "faq"): [
-        ("skills/get", '{"name":"%s"}'), ("skills/activate", '{"skillName":"%s"}'),
-        ("skills/activate", '{"skill":"%s"}'), ("skills/activate", '{"skill":{"name":"%s"}}'),
-        ("completion/complete", '{"ref":{"type":"ref/skill","name":"%s"}}'),
-    ],
+    ("refunds", "faq"): [("skills/get", '{"name":"%s"}')],
 }  # fmt: skip
 """Names that are denied and allowed, and the requests that may hold them."""
 READ = {
@@ -162,7 +152,6 @@ def test_the_error_is_that_of_the_revision(
     ("prompts/get", '{"name":"a","name":"secret"}'),
     ("prompts/get", '{"name":"a","Name":"secret"}'),
     ("prompts/get", '["secret"]'), ("prompts/get", '{"name":["secret"]}'),
-    ("Prompts/Get", '{"name":"secret"}'), ("prompts.get", '{"name":"secret"}'),
     ("x/prompts%2Fget", '{"name":"secret"}'),
     ("resources/read", '{"uri":"file:///a","URI":"file:///etc/a"}'),
     ("resources/read", '{"uri":"file:///\\ud800"}'),
@@ -241,11 +230,18 @@ def test_an_allowed_skill_does_not_list_the_files_of_a_denied_skill_in_it() -> N
     assert error_code(shown) == -32602
 
 
-def test_the_index_of_skills_does_not_name_denied_ones() -> None:
-    index = json.dumps({"skills": [{"name": "refunds"}, {"name": "b"}]})
-    content = json.dumps({"uri": "skill://index.json", "text": index})
-    verdict = answer("resources/read", f'{{"contents":[{content}]}}')
-    assert json.loads(said(verdict)["result"]["contents"][0]["text"]) == {"skills": [{"name": "b"}]}
+def test_the_manifest_of_a_skill_does_not_list_the_files_of_a_denied_skill_in_it() -> None:
+    """FastMCP serves it as a resource."""
+    files = [{"path": "SKILL.md", "size": 7}, {"path": "refunds/x.md", "size": 8}]
+    content = {"uri": "skill://a/_manifest", "text": json.dumps({"skill": "a", "files": files})}
+
+    def read(uri: str) -> Verdict:
+        result = json.dumps({"contents": [{**content, "uri": uri}]})
+        return answer("resources/read", result)
+
+    [shown] = said(read("skill://a/_manifest"))["result"]["contents"]
+    assert json.loads(shown["text"]) == {"skill": "a", "files": files[:1]}
+    assert read("skill://a/files.json") == Forward()
 
 
 def test_files_of_a_skill_of_another_scheme_are_denied_once_a_list_has_shown_it() -> None:
@@ -316,26 +312,25 @@ def test_a_long_list_of_escaped_uris_is_judged_in_steps() -> None:
     assert steps >= len(denied) / 20
 
 
-@pytest.mark.parametrize(("method", "params", "is_alone"), [
-    ("resources/vendor", '{"uris":[%s]}', True),
-    ("subscriptions/listen", '{"notifications":{"resourceSubscriptions":[%s]}}', True),
-    ("resources/read", '{"uri":%s}', False), ("skills/get", '{"names":[%s]}', True),
+@each_row(("method", "params"), [
+    ("subscriptions/listen", '{"notifications":{"resourceSubscriptions":[%s]}}'),
+    ("resources/read", '{"uri":%s}'),
 ])  # fmt: skip
-def test_many_uris_are_judged_in_steps(method: str, params: str, is_alone: bool) -> None:
+def test_many_uris_that_take_long_to_judge_are_refused(method: str, params: str) -> None:
     """One request of a megabyte kept all clients waiting for a minute."""
-    uris = [f'"file:///a%25/%2565tc/x/../{number}"' for number in range(200)]
-    raw = asking(method, params=params % ",".join(uris))
-    if not is_alone:
-        raw = b"[" + b",".join(asking(method, params=params % uri) for uri in uris) + b"]"
-    judged, steps = last_of(talk().conversation.from_client(raw))
-    assert (judged.verdict == Forward(), steps >= len(uris) / 20) == (True, True)
-    denied = raw.replace(uris[1].encode(), b'"file:///%2565tc/"')
-    assert isinstance(last_of(talk().conversation.from_client(denied))[0].verdict, Reply | Rewrite)
-    if is_alone:
-        more = ",".join(f'{uri[:-1]}{"a" * 1500}"' for uri in uris)
-        refused = request(method, params % more)
-        assert isinstance(refused, Reply)
-        assert refused.reason.why is Why.MALFORMED
+    for plain, count, may_pass in (
+        ("file:///a/x/%d", 1000, True),
+        ("file:///a%%25/%%2565tc/x/../%d", 100, True),
+        ("file:///a%%25/%%2565tc/x/../%d", 1000, False),
+        (f"file:///%d/{'%%2565' * 500}", 30, False),
+    ):
+        uris = [f'"{plain % number}"' for number in range(count)]
+        raw = asking(method, params=params % ",".join(uris))
+        if method == "resources/read":
+            each = [asking(method, params=params % uri, id=uri) for uri in uris]
+            raw = b"[" + b",".join(each) + b"]"
+        verdict = talk().from_client(raw)
+        assert (verdict == Forward()) is may_pass, (plain, count)
 
 
 def test_a_long_document_that_is_no_message_is_not_taken_for_one() -> None:
@@ -344,38 +339,39 @@ def test_a_long_document_that_is_no_message_is_not_taken_for_one() -> None:
         talk().conversation.from_upstream(b"<html>" + b"a" * 300_000)
 
 
-@each_row(("method", "before", "after"), [
-    ("prompts/list", '{"items":[ {"name":"secret"},{"name":"a"}]}', '{"items":[ {"name":"a"}]}'),
-    ("prompts/list", '{"prompts":[{"name":"a","arguments":[{"name":"secret"}]}]}', None),
-    ("prompts/list", '{"prompts":[{"name":"a","tags":[{"name":"secret"}]}]}', None),
-    ("prompts/list", '{"prompts":[{"name":"a","prompts":["secret","b"]}]}',
-     '{"prompts":[{"name":"a","prompts":["b"]}]}'),
-    ("prompts/search", '{"results":[1.0,{},{"name":"secret"}],"items":[{"x":[]}]}',
-     '{"results":[1.0,{}],"items":[{"x":[]}]}'),
-    ("resources/directory/read", '{"entries":[{"uri":"file:///etc/a"}]}', '{"entries":[]}'),
-    ("resources/list", '{"resources":[{"uri":"file:///","children":[{"uri":"file:///etc/a"}]}]}',
-     '{"resources":[{"uri":"file:///","children":[]}]}'),
-    ("resources/tree", '{"a":{"b":[[{"uri":"file:///etc/a"}],{"uri":"file:///b"}]}}',
-     '{"a":{"b":[[],{"uri":"file:///b"}]}}'),
-    ("resources/list", '{"resources":[{"uri":"file:///b","annotations":{"audience":["user"]}}]}',
-     None),
-    ("skills/list", '{"items":[{"name":"refunds"},{"name":"a"}]}', '{"items":[{"name":"a"}]}'),
-    ("skills/list", '{"skills":[{"name":"a","skills":[{"path":"a/refunds"}]}]}',
-     '{"skills":[{"name":"a","skills":[]}]}'),
-    ("vendor/list", '{"items":[{"name":"secret","uri":"file:///etc/a"}]}', None),
-    ("signature", '{"tools":[],"prompts":[{"name":"secret"}]}', '{"tools":[],"prompts":[]}'),
-    ("tools/list", '{"tools":[],"prompts":[{"name":"secret"}]}', '{"tools":[],"prompts":[]}'),
-    ("groups/list", '{"prompts":[{"name":"a"}],"groups":[{"prompts":["secret","b"]}]}',
-     '{"prompts":[{"name":"a"}],"groups":[{"prompts":["b"]}]}'),
-    ("groups/list", '{"g":[{"name":"secret","prompts":["secret" , "b"],"skills":["refunds"]}]}',
-     '{"g":[{"name":"secret","prompts":["b"],"skills":[]}]}'),
-    ("tasks/result", '{"task":{"content":[{"resources":["note:hidden"]}]}}', None),
-    ("tasks/result", '{"capabilities":{"prompts":{}},"resources":["note:hidden"]}',
-     '{"capabilities":{"prompts":{}},"resources":[]}'),
-    ("vendor/list", '{"a":[{"name":"x","inputSchema":{"skills":["refunds"]}}]}', None),
+@each_row(("method", "result"), [
+    ("prompts/list", '{"items":[{"name":"secret"}],"prompts":[{"name":"a","tags":["secret"]}]}'),
+    ("vendor/list", '{"prompts":[{"name":"secret","uri":"file:///etc/a"}]}'),
+    ("tasks/result", '{"content":[],"resources":["note:hidden"]}'),
 ])  # fmt: skip
-def test_lists_of_any_name_are_filtered(method: str, before: str, after: str | None) -> None:
-    assert instead(answer(method, before)) == (after and answering(after))
+def test_lists_that_nobody_has_defined_are_not_read(method: str, result: str) -> None:
+    assert answer(method, result) == Forward()
+
+
+@pytest.mark.parametrize("member", ["prompts", "resources", "resourceTemplates", "skills"])
+def test_in_an_answer_to_nothing_that_we_know_each_list_counts(member: str) -> None:
+    """A stream that is resumed may repeat it."""
+    key = {"prompts": "name", "resourceTemplates": "uriTemplate"}.get(member, "uri")
+    name = "secret" if member == "prompts" else "skill://refunds/SKILL.md"
+    shown = talk().from_upstream(answering(f'{{"{member}":[{{"{key}":"{name}"}}]}}', id="99"))
+    assert said(shown)["result"] == {member: []}
+
+
+@each_row(("options", "refused", "passing"), [
+    (["deny_prompts"], "prompts completion", "tools resources skills"),
+    (["deny_resources"], "resources skills completion", "tools prompts"),
+    (["deny_skills"], "resources skills completion", "tools prompts"),
+])  # fmt: skip
+def test_a_method_that_nobody_has_defined_is_unknown(
+    options: list[str], refused: str, passing: str
+) -> None:
+    talking = Talk(None, **{option: DENIED[option] for option in options})
+    for topic in refused.split():
+        for method in (f"{topic}/vendor", f"{topic.title()}/Vendor/list", f"/{topic}.vendor"):
+            error = {"code": -32601, "message": "Method not found"}
+            assert said(talking.asks(method)) == {"jsonrpc": "2.0", "id": 1, "error": error}
+    for topic in passing.split():
+        assert talking.asks(f"{topic}/vendor") == Forward()
 
 
 @pytest.mark.parametrize("option", DENIED)
@@ -396,9 +392,9 @@ def test_what_is_long_is_not_remembered() -> None:
     talking = talk()
     for number in range(3):
         assert things.denying_uri(f"file:///{'a' * 2000}{number}") is None
-        talking.asks(f"vendor/{'a' * 2000}{number}")
+        talking.asks(f"vendor/{'a' * 900}{number}")
     assert not things._denying_uri.cache_info().currsize
-    assert not things._kind_of_method.cache_info().currsize
+    assert not things._asks_once.cache_info().currsize
     assert things.denying_uri("file:///a") is None
     assert things._denying_uri.cache_info().currsize == 1
 
@@ -435,28 +431,3 @@ def test_a_pattern_that_matches_nothing_is_found(
     policy = PolicyInForce(config=config, fetched=replace(fetched("a"), others=answers))
     assert [one.text for one in policy.snapshot.unmatched] == unmatched
     assert policy.snapshot is policy.snapshot
-
-
-CARD = {
-    "name": "rm",
-    "remotes": [{"url": "http://localhost:3000/mcp"}],
-    "packages": [{"identifier": "x"}],
-    "tools": [{"name": "rm"}, {"name": "read"}],
-    "prompts": [{"name": "secret"}, {"name": "greet"}],
-}
-
-
-@pytest.mark.parametrize("uri", ["mcp://server-card.json", "mcp://server%2Dcard", "x:Server_Card"])
-def test_a_server_card_that_is_read_as_a_resource_shows_nothing_hidden(uri: str) -> None:
-    def read(content: dict[str, str], **options: Any) -> Verdict:
-        result = json.dumps({"contents": [{"uri": uri, **content}]})
-        return Talk(**options).hears(result, "resources/read", json.dumps({"uri": uri}))
-
-    text, options = json.dumps(CARD), {"deny": ["^rm"], **DENIED}
-    [shown] = said(read({"text": text}, **options))["result"]["contents"]
-    kept = {"name": "rm", "tools": [{"name": "read"}], "prompts": [{"name": "greet"}]}
-    assert json.loads(shown["text"]) == kept
-    assert read({"text": text}, shadow="true") == Forward()
-    assert read({"text": "# How to write a card"}, **options) == Forward()
-    coded = b64encode(text.encode()).decode()
-    assert error_code(read({"blob": coded}, **options)) == -32603

@@ -33,7 +33,7 @@ b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed",\
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -79,14 +79,10 @@ from mcp_tool_filter.core.messages.tools import (
     Listing,
     ShowsHidden,
     ToolCall,
-    describes_tools,
-    ids_named_in,
     parse_list_request,
     parse_listing,
     parse_tool_call,
     shows_tool,
-    tools_named_below,
-    tools_named_in,
 )
 from mcp_tool_filter.core.policy.chain import (
     decide_accepted,
@@ -104,7 +100,6 @@ from mcp_tool_filter.core.policy.effects import (
     CannotList,
     Deciding,
     Decision,
-    Effect,
     FetchTools,
     at_once,
     begin,
@@ -266,11 +261,12 @@ class Conversation:
 
     def _snapshot_for(self, message: Single, kind: Kind, asked: Exchange | None) -> Snapshot:
         """Return the snapshot to judge an answer by; pin new tools in its list if that is
-        configured, unless it answers an unusual request: that may be another list."""
-        if kind.is_settled or (asked is not None and describes_tools(asked.method)):
+        configured, unless it answers another request: that may be another list."""
+        if kind.is_settled:
             return kind.snapshot
-        listing = _list_in(message, is_expected=asked is None or asked.method == _LIST)
-        is_usual = asked is None or not asked.is_unusual
+        is_list = asked is None or asked.method == _LIST
+        listing = _list_in(message, is_expected=is_list)
+        is_usual = is_list and not (asked and asked.is_unusual)
         return at_once(kind.snapshot_for(listing, pins=is_usual)) if listing else kind.snapshot
 
     def _by_policy_now(self, judged: Judged, verdict: Verdict) -> Verdict:
@@ -350,28 +346,18 @@ class Conversation:
             return self._tell(judged, problem)
         judged.message = message
         things = policy.config.things
-        if things and len(raw) >= _LONG_WITH_URIS and policy.reads_in_steps:
-            read = partial(self._read_from_client, raw, judged, message, arrival)
-            refuse = partial(self._refuse_malformed, raw, judged)
-            return begin(_read_after(things.judge_asked_ahead(message), read, refuse))
-        return self._read_from_client(raw, judged, message, arrival)
-
-    def _read_from_client(
-        self, raw: bytes, judged: Judged, message: Message, arrival: Arrival
-    ) -> Decision[Judged]:
         try:
+            if things and len(raw) >= _LONG_WITH_URIS:
+                things.judge_asked_ahead(message)
             if isinstance(message, Batch):
                 return self._batch_from_client(message, judged, arrival)
             judged.exchange = exchange_for(message, len(raw), self.policy.clock())
             decision = self._decide_for_client(message, judged, arrival)
         except ProtocolError as error:
-            return self._refuse_malformed(raw, judged, error)
+            judged.message = judged.exchange = None
+            detail = str(error)
+            return self._tell(judged, refusal(raw, Why.MALFORMED, limits=limits, detail=detail))
         return self._decided(judged, decision)
-
-    def _refuse_malformed(self, raw: bytes, judged: Judged, error: ProtocolError) -> Judged:
-        judged.message = judged.exchange = None
-        limits = self.policy.config.limits
-        return self._tell(judged, refusal(raw, Why.MALFORMED, limits=limits, detail=str(error)))
 
     def oversized_from_client(self, beginning: bytes, detail: str, origin: object = None) -> Judged:
         """Refuse a message that is too large to be read; ``beginning`` is the part that we have."""
@@ -466,10 +452,8 @@ class Conversation:
         if isinstance(message, Request) and message.method == _LIST:
             passes = kind.is_listed or self.client.via is Via.STDIO
             return not (passes or parse_list_request(message).is_usual)
-        if isinstance(message, Response) or not message.method.startswith("tools/"):
+        if isinstance(message, Response) or message.method != "tools/call":
             return False
-        if message.method != "tools/call":
-            return any(self._needs_list_for(name, kind, arrival) for name in _named_in(message))
         situation.call = parse_tool_call(message)
         return self._needs_list_for(situation.call.tool_name, kind, arrival)
 
@@ -715,7 +699,7 @@ class Conversation:
         assert found is not None
         message, listing = found.message, found.listing
         asked = self.exchanges.answered_by(message)
-        if listing is None or listing.has_more or asked is None or asked.method != _LIST:
+        if listing is None or asked is None or asked.method != _LIST:
             if listing is not None:  # the result was read in parts
                 message = parse_message(raw, limits)
             return (yield from self._judge_uris_first(raw, judged, message))
@@ -739,7 +723,7 @@ class Conversation:
         for member, each in zip(batch.members, judged.members, strict=True):
             asked = each.exchange
             listing = parse_listing(member) if asked and asked.method == _LIST else None
-            if listing is None or listing.has_more or asked is None:
+            if listing is None or asked is None:
                 decision = self._decide_for_upstream(member, each, self._kind_of(asked))
             else:
                 decision = self._decide_in_steps(member, each, listing, asked)
@@ -790,7 +774,7 @@ class Conversation:
             decision = self.from_upstream(raw, origin)
         except ProtocolError as error:
             return refuse(error)
-        return _read_after((), lambda: decision, refuse) if waits(decision) else decision
+        return _or_refused(decision, refuse) if waits(decision) else decision
 
     def unreadable_from_upstream(
         self, beginning: bytes, detail: str, *, is_cut: bool = False, origin: object = None
@@ -958,10 +942,9 @@ def _as_upstream(
     if not isinstance(error, CannotList) or not (error.answer or error.is_lost):
         return None
     assert isinstance(message, Request | Notification)
-    names = (call.tool_name,) if call else _named_in(message)
-    name = next(filter(snapshot.is_undecided, names), None)
-    if name is None:
+    if call is None or not snapshot.is_undecided(call.tool_name):
         return None
+    name = call.tool_name
     if error.is_lost:
         reason = Reason(Why.LOST, (name,), detail="the upstream is lost")
         code, text = UPSTREAM_LOST, LOST_ANSWER
@@ -972,12 +955,6 @@ def _as_upstream(
     if isinstance(message, Notification):
         return Drop(reason)
     return Reply(render_error(message.id, code, text), reason)
-
-
-def _named_in(message: Request | Notification) -> tuple[str, ...]:
-    """Return what may be names of tools in a request about tools."""
-    below = (name for name, _ in tools_named_below(message))
-    return (*tools_named_in(message), *below, *ids_named_in(message))
 
 
 def _is_plain(name: str) -> bool:
@@ -1029,15 +1006,10 @@ def _is_true(place: Place, value: Value | None, *keys: str) -> bool:
     return value is not None and place.cut(value) == "true"
 
 
-def _read_after(
-    steps: Iterable[Effect],
-    read: Callable[[], Decision[Judged]],
-    refuse: Callable[[ProtocolError], Judged],
+def _or_refused(
+    decision: Deciding[Judged], refuse: Callable[[ProtocolError], Judged]
 ) -> Deciding[Judged]:
-    """Decide on a message after long work, between whose steps other clients are served."""
     try:
-        yield from steps
-        decision = read()
-        return (yield from decision) if waits(decision) else decision
+        return (yield from decision)
     except ProtocolError as error:
         return refuse(error)

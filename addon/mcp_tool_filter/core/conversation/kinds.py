@@ -46,7 +46,7 @@ _LONGEST_ENVELOPE = 64 * 1024  # characters; without one, the upstream answers e
 _MOST_GONE = MEBIBYTE  # bytes of the definitions that we remember of tools that are gone
 
 
-type Frame = tuple[str, str] | None
+type Frame = tuple[str, str]
 """The text of a list's result before and after its tools; None for a list that we always get from
 the upstream."""
 
@@ -228,8 +228,8 @@ class Kind:
 
     def learn_envelope(self, frame: Frame) -> None:
         """Keep the text around the tools of the first page."""
-        is_short = frame is not None and sum(map(len, frame)) <= _LONGEST_ENVELOPE
-        self.envelope = Envelope(*frame) if frame and is_short else None
+        is_short = sum(map(len, frame)) <= _LONGEST_ENVELOPE
+        self.envelope = Envelope(*frame) if is_short else None
 
     def take(self, pages: tuple[bytes, ...]) -> Deciding[Snapshot]:
         """Make this the complete list, and return its snapshot. Raises FetchFailed if it cannot be

@@ -46,10 +46,7 @@ from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.asked import Answered, HttpExchange, Passed
 from mcp_tool_filter.core.http.asker import Page, page_of, problem_in_source
 from mcp_tool_filter.core.http.bodies import (
-    decode_body,
-    is_card,
     is_event_stream,
-    looks_like_json,
     refuse_partial,
 )
 from mcp_tool_filter.core.http.head import (
@@ -60,7 +57,6 @@ from mcp_tool_filter.core.http.head import (
     RequestNotes,
     describes_body,
     fields_for_upstream,
-    fields_of_our_copy,
     links_in,
     text_of,
     without_our_cookie,
@@ -790,8 +786,6 @@ class Exchange:
         if answer is None or asked is None or notes is None:
             raise RuntimeError("an answer to nothing")
         if self.head.method == "HEAD":
-            if is_card(self.head.target, notes.kind):  # its body would be another one
-                answer.fields, answer.length = fields_of_our_copy(answer.fields), None
             answer.body = b""
             return go_on()
         answer.body = raw
@@ -815,8 +809,6 @@ class Exchange:
             answer.status, answer.reason, answer.body = answered.status, None, answered.body
         if self.service.rewrite_body is not None:
             self.service.rewrite_body(self)
-        if self.head.method == "GET" and not self.service.listener.is_forward:
-            self._keep_card(answer, was_changed=answered is not None)
         listener = self.service.listener
         if (
             (listener.policy.config.only_mcp or self.service.learns_logins)
@@ -825,36 +817,6 @@ class Exchange:
         ):
             listener.logins.learn_document(answer.body)
         go_on()
-
-    def _keep_card(self, answer: Answer, *, was_changed: bool) -> None:
-        """Let a document about the server, or one that names its endpoint, name us in its place."""
-        kind, listener = answer.get(b"content-type"), self.service.listener
-        if not 200 <= answer.status < 300 or listener.logins.is_document(self.head.target):
-            return
-        limit = listener.policy.config.limits.message
-        body = decode_body(answer.body, answer.get(b"content-encoding"), limit=limit)
-        is_of_server = is_card(self.head.target, kind)
-        if not looks_like_json(body) or not (is_of_server or self._may_name_endpoint(body)):
-            return
-        from mcp_tool_filter.rooms.things.server_cards import with_our_urls  # seldom needed
-
-        try:
-            new = with_our_urls(body, self.our_address, listener.names, listener.mount)
-        except ProtocolError:
-            if is_of_server:
-                raise
-            return
-        if new is not None:
-            answer.body = new
-        if new is not None or (was_changed and is_of_server):
-            answer.fields = fields_of_our_copy(answer.fields)
-
-    def _may_name_endpoint(self, body: bytes) -> bool:
-        listener, said = self.service.listener, body.replace(b"\\/", b"/").lower()
-        endpoint = listener.policy.fetched.endpoint.lower().encode()
-        return endpoint in said and any(
-            host and host.encode() in said for host in listener.names.hosts
-        )
 
     @property
     def our_address(self) -> str:

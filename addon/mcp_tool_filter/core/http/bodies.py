@@ -27,7 +27,6 @@ import zlib
 from collections.abc import Collection
 from functools import lru_cache
 from itertools import pairwise
-from urllib.parse import unquote
 
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.messages.limits import Limits, OverLimit
@@ -133,33 +132,6 @@ def kind_of(content_type: str) -> str:
 def is_event_stream(content_type: str) -> bool:
     """Tell whether a body is an event stream."""
     return kind_of(content_type) == EVENT_STREAM
-
-
-_WELL_KNOWN_CARD = re.compile(
-    r"/\.well-known/+(?:mcp|ai-catalog|api-catalog|ai-plugin|agent)", re.IGNORECASE
-)
-_CARD = re.compile(
-    r"(?:.*server[-_]?card(?:\.json)?|server\.json)(?:;.*)?", re.IGNORECASE | re.DOTALL
-)
-_CARDS = frozenset({
-    "application/mcp-server-card+json", "application/ai-catalog+json",
-    "application/mcp-catalog+json",
-})  # fmt: skip
-
-
-def is_card(target: str, content_type: str) -> bool:
-    """Tell whether clients may take a document for one about a server.
-
-    >>> is_card("/.well-known/mcp.json", ""), is_card("/mcp/server-card", ""), is_card("/a", "")
-    (True, True, False)
-    """
-    if kind_of(content_type) in _CARDS:
-        return True
-    path = unquote(target).partition("?")[0]
-    name = path.rstrip("/").rpartition("/")[2]
-    return path.startswith("/") and (
-        _WELL_KNOWN_CARD.search(path) is not None or _CARD.fullmatch(name) is not None
-    )
 
 
 def may_be_event_stream(content_type: str) -> bool:

@@ -61,7 +61,6 @@ from mcp_tool_filter.core.messages.messages import (
     is_json_rpc,
     is_like_a_call,
 )
-from mcp_tool_filter.core.messages.tools import LONGEST_TTL
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.http.asked import Passed
@@ -199,13 +198,6 @@ _OF_A_BODY = re.compile(
 )
 
 
-_OF_A_COPY = frozenset({
-    b"cache-control", b"cdn-cache-control", b"surrogate-control", b"expires", b"pragma", b"age",
-    b"last-modified", b"accept-ranges",
-})  # fmt: skip
-"""What a head says of keeping the body, and of asking for it again."""
-
-
 class McpHeaders(NamedTuple):
     """The values of the headers that matter for MCP; None if there is no such header."""
 
@@ -290,23 +282,6 @@ def describes_body(name: bytes) -> bool:
     [True, True, True, False]
     """
     return _OF_A_BODY.fullmatch(name) is not None
-
-
-def fields_of_our_copy(fields: Fields) -> Fields:
-    """Return the fields of a document that we change: only this client may keep it, and not for
-    long, and it cannot be asked for anew or in part as what it was.
-
-    >>> fields_of_our_copy(((b"ETag", b"1"), (b"Expires", b"x"), (b"A", b"b")))
-    ((b'A', b'b'), (b'cache-control', b'private, max-age=60'))
-    """
-    kept = [
-        (name, value)
-        for name, value in fields
-        if not describes_body(name) and name.lower() not in _OF_A_COPY
-    ]
-    is_stored = "no-store" not in text_of(fields, b"cache-control").lower()
-    ours = f"private, max-age={LONGEST_TTL // 1000}" if is_stored else "no-store"
-    return (*kept, (b"cache-control", ours.encode()))
 
 
 def without_our_cookie(headers: Fields) -> Fields:

@@ -51,7 +51,6 @@ from mcp_tool_filter.core.http.asker import (
 from mcp_tool_filter.core.http.bodies import (
     could_show_tool,
     decode_body,
-    is_card,
     looks_like_json,
     may_be_event_stream,
     refuse_non_text,
@@ -65,7 +64,7 @@ from mcp_tool_filter.core.http.head import (
     problem_in_body,
 )
 from mcp_tool_filter.core.http.places import ALONE, KnownPaths, PathMap
-from mcp_tool_filter.core.http.urls import UpstreamNames, kept_with_us
+from mcp_tool_filter.core.http.urls import UpstreamNames, is_server_card, kept_with_us
 from mcp_tool_filter.core.messages.limits import OverLimit, Transport
 from mcp_tool_filter.core.messages.messages import (
     INTERNAL_ERROR,
@@ -81,12 +80,15 @@ from mcp_tool_filter.core.policy.effects import Deciding, Decision, InOrder, the
 from mcp_tool_filter.core.policy.situation import Client, Session, Via
 from mcp_tool_filter.core.policy.snapshot import Definitions, Snapshot
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
-from mcp_tool_filter.rooms.things.described import document_without_hidden
 
 _NOTHING = Snapshot(allowed=Definitions([]), denied={})
 
 
 NOT_SERVED = render_error(None, INVALID_REQUEST, "Not found: only the MCP endpoint is served here")
+_NO_CARD = render_error(None, INVALID_REQUEST, "Not found")
+_CARD_WARNING = (
+    "a client that asks for a Server Card or a catalog gets 404: it would name the upstream's URL"
+)
 _STATUS = {
     Why.MALFORMED: 400,
     Why.MISMATCH: 400,
@@ -178,6 +180,8 @@ class Listener:
         may_carry_mcp = self._may_carry_mcp(head.target)
         if not may_carry_mcp and not self.logins.has(head.method, head.target):
             return self._refuse_path(origin)
+        if is_server_card(head.target) and not (self.is_forward or self._is_endpoint(head.target)):
+            return self._refuse_card(origin)
         limit = config.limits.message
         try:
             if len(raw) > limit:
@@ -321,6 +325,13 @@ class Listener:
         self.tell_refused(Reply(NOT_SERVED, Reason(Why.FORBIDDEN, detail="path")), origin)
         return Answered(404, NOT_SERVED)
 
+    def _refuse_card(self, origin: object) -> Answered:
+        """Answer as if the upstream had no such document: it would lead clients past us."""
+        refusal = Reply(_NO_CARD, Reason(Why.FORBIDDEN, detail="server card"))
+        judged = Conversation(self.policy).refuse_from_client(refusal, 0, origin)
+        self.policy.tell_hidden((_CARD_WARNING,), judged)
+        return Answered(404, _NO_CARD)
+
     def _refuse(
         self, detail: str, origin: object, body: bytes = b"", why: Why = Why.MALFORMED
     ) -> Answered:
@@ -410,29 +421,12 @@ class Listener:
                 raise error
             refuse_non_text(answer.content_type, answer.body)
             asked = exchange.conversation
-            is_document = looks_like_json(answer.body) and not exchange.waits
-            if is_document and is_card(exchange.head.target, answer.content_type):
-                return self._judge_card(answer)
             names, known = asked.never_shown, asked.hidden_names
             if could_show_tool(answer.body, names, self.config.limits, in_text=known):
                 raise error
         except ProtocolError as why:
             return self.invalid_answer(exchange, str(why), answer.origin)
         return self._pay_alone(answer)
-
-    def _judge_card(self, answer: _Answer) -> Answered | None:
-        """Remove hidden tools and things from a document about the server."""
-        asked, config = answer.exchange.conversation, self.config
-        if config.shadow:
-            return answer.as_it_came
-        snapshot = asked.kind.snapshot
-        new = document_without_hidden(answer.body, snapshot, config.things, config.limits)
-        shown = answer.body if new is None else new
-        if could_show_tool(shown, asked.never_shown, config.limits):
-            raise ProtocolError("a document that shows a hidden tool")
-        if new is None:
-            return answer.as_it_came
-        return Answered(answer.status, new, content_type=answer.content_type)
 
     def _pay_alone(self, answer: _Answer) -> Answered | None:
         """Answer a batch with only our own replies, because the rest gets no answer."""

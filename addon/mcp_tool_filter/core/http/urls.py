@@ -32,11 +32,31 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from mcp_tool_filter.core.errors import InvalidOption
 from mcp_tool_filter.core.messages.messages import fold
 from mcp_tool_filter.core.policy.config import LOOPBACK, is_loopback
+
+_CARDS = frozenset({"server-card", "server_card", "servercard"})
+
+
+def is_server_card(target: str) -> bool:
+    """Tell whether a request asks for a document that says where the server is (SEP-2127): a Server
+    Card, or a catalog of servers.
+
+    >>> [is_server_card(it) for it in ("/.well-known/mcp.json", "/mcp/server-card?x", "/mcp")]
+    [True, True, False]
+    """
+    path = unquote(target.partition("?")[0]).lower()
+    if "card" not in path and ".well-known" not in path:
+        return False  # nearly all
+    parts = [part.partition(";")[0] for part in path.split("/") if part]
+    if any(one == ".well-known" and two.startswith("mcp") for one, two in pairwise(parts)):
+        return True
+    return bool(parts) and parts[-1].removesuffix(".json") in _CARDS
+
 
 _DOTS = re.compile("[\u3002\uff0e\uff61]")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")

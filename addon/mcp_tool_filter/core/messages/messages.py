@@ -486,6 +486,22 @@ CLIENT_REQUESTS: Final = frozenset(
     }
 )
 """What a client may ask of the upstream. (The union ``ClientRequest`` of the official schemas.)"""
+_OF_EXTENSIONS: Final = frozenset({"resources/directory/read", "skills/get", "skills/list"})
+"""The same of accepted extensions: SEP-2640 (skills)."""
+_DEFINED: Final = CLIENT_REQUESTS | _OF_EXTENSIONS
+_TOPIC = re.compile(r"[\W_]*(tools|prompts|resources|skills|completion)[\W_]")
+
+
+def undefined_topic(method: str) -> str:
+    """Return what a method is about if nobody has defined it; empty for all others.
+
+    >>> [undefined_topic(one) for one in ("tools/resolve", "Prompts.List", "tools/list", "x/tools")]
+    ['tools', 'prompts', '', '']
+    """
+    if method in _DEFINED:
+        return ""
+    found = _TOPIC.match(fold(unquote(unquote(method))))
+    return found[1] if found else ""
 
 
 def is_request(message: Single) -> bool:

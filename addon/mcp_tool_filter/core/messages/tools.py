@@ -36,12 +36,11 @@ from mcp_tool_filter.core.messages.messages import (
     bare_json,
     fold,
     is_misleading,
-    is_too_long_to_open,
     is_too_long_to_search,
     parse_message,
     refuse_misreadable,
 )
-from mcp_tool_filter.core.messages.scan import EACH, Member, Value, has_lone_surrogate, open_value
+from mcp_tool_filter.core.messages.scan import Member, Value, has_lone_surrogate, open_value
 
 _CALL_PARAMS = frozenset({"name", "arguments", "_meta"})
 _LIST_PARAMS = frozenset({"cursor", "_meta"})
@@ -88,6 +87,8 @@ class Definition:
     raw: bytes
     has_schema: bool = field(default=True, repr=False)
     """True if it has a key that some reader takes for a tool's schema."""
+    is_described: bool = field(default=True, repr=False)
+    """True if it has a description: then it may be a tool without a schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +97,12 @@ class Listing:
 
     definitions: tuple[Definition, ...]
     next_cursor: str | None
-    frame: tuple[str, str] | None = field(repr=False)
-    """The result's text before and after its tools, without the cursor; None if it ``has_more``."""
+    frame: tuple[str, str] = field(repr=False)
+    """The result's text before and after its tools, without the cursor."""
     head: str = field(repr=False)
     tail: str = field(repr=False)
     around: tuple[str, str] | None = field(default=None, repr=False)
     """Head and tail as they must be if the tools are others; None if that is no difference."""
-    has_more: bool = field(default=False, repr=False)
-    """True if there is more beside the tools that could name tools."""
 
     @property
     def has_definitions(self) -> bool:
@@ -139,77 +138,17 @@ def parse_tool_call(message: Request | Notification) -> ToolCall:
     return ToolCall(name.text, message.id if isinstance(message, Request) else None)
 
 
-def is_of_tools(method: str) -> bool:
-    """Tell whether a request is about tools in a way that MCP does not define (yet)."""
-    return method.startswith("tools/") and method not in ("tools/call", "tools/list")
-
-
-def describes_tools(method: str) -> bool:
-    """Tell whether an answer to this request may name tools without their definitions."""
-    return is_of_tools(method) or method.startswith("groups/")
-
-
-_NAMING = ("name", "tool", "toolName", "tool_name", "names", "tools", "toolNames", "tool_names")
-_NAMING_FOLDED = frozenset(map(fold, _NAMING))
-_IDS = frozenset({"id", "ids", "toolid", "toolids", "ref", "target", "targets", "uri", "uris"})
-
-
-def tools_named_in(message: Request | Notification) -> tuple[str, ...]:
-    """Return the tools that such a request names. Raises ProtocolError if that is not clear."""
-    params = message.params
-    if params is None:
-        return ()
-    if params.members is None:
-        raise ProtocolError(f"{message.method} whose params are not an object")
-    refuse_misreadable(params.members, _CALL_PARAMS)
-    names: list[str] = []
-    for member in params.members:
-        if member.key not in _NAMING:
-            if fold_key(member.key) in _NAMING_FOLDED:
-                raise ProtocolError("a key that could be taken for another")
-            continue
-        for one in _each(message.place.text, member.value):
-            name = one.get("name") if one.members is not None else one
-            if name is None or name.text is None or has_lone_surrogate(name.text):
-                raise ProtocolError("the name of a tool that is not a string")
-            names.append(name.text)
-    return tuple(names)
-
-
-def ids_named_in(message: Request | Notification) -> Iterator[str]:
-    """Yield the ids in such a request, and the ends of URIs. Each may be the name of a tool, or
-    anything else."""
-    for member in (message.params.members if message.params else None) or ():
-        if fold_key(member.key).replace("_", "") in _IDS:
-            for one in _each(message.place.text, member.value):
-                if one.text is not None:
-                    yield from dict.fromkeys((one.text, one.text.rpartition("/")[2]))
-
-
-def _each(text: str, value: Value) -> tuple[Value, ...]:
-    """Return the elements of an array, or the one value."""
-    opened = open_value(text, value, {EACH: {}})
-    return opened.elements if opened.elements is not None else (opened,)
-
-
-_NOT_NAMING = frozenset({"arguments", "_meta"})
 _CARRIED = ("tools/", "prompts/", "resources/", "skills/", "completion/")
 
 
 def request_within(message: Request | Notification) -> Single | None:
     """Return the request that another one carries in its params, as one for a task may.
 
-    A completion for a tool counts as a request about that tool. Raises ProtocolError if two readers
-    could read it differently.
+    Raises ProtocolError if two readers could read it differently.
     """
     params, text, cut = message.params, message.place.text, message.place.cut
     if params is None or params.members is None:
         return None
-    if message.method == "completion/complete":
-        ref = params.get("ref")
-        said = open_value(text, ref, {}).get("type") if ref else None
-        is_of_tool = said is not None and fold_key(said.text or "") == "ref/tool"
-        return _request('"tools/complete"', cut(ref), message) if ref and is_of_tool else None
     if text.find('"method"', params.start, params.end) < 0:
         return None
     inside = (open_value(text, one.value, {}) for one in params.members)
@@ -228,41 +167,6 @@ def _request(method: str, params: str, outer: Request | Notification) -> Single:
     message = parse_message(raw, Limits(message=len(raw)))
     assert not isinstance(message, Batch)
     return message
-
-
-_OF_OTHERS = frozenset({"groups", "servers", "prompts", "resources", "resourcetemplates", "skills"})
-
-
-def tools_named_below(message: Request | Notification) -> Iterator[tuple[str, bool]]:
-    """Yield the names deeper in such a request, and whether each can only be a tool's.
-
-    In an array, such as one of calls, or as ``tool``, it can; any other object that has a name
-    may be something else.
-    Raises ProtocolError if there is too much to look at.
-    """
-    params, text = message.params, message.place.text
-    if params is None or not any(text[one.value.start] in "{[" for one in params.members or ()):
-        return
-    if is_too_long_to_open(message.place.cut(params)):
-        raise ProtocolError("too many members to look for the names of tools")
-    yield from _named_below(text, params, is_in_array=False)
-
-
-def _named_below(text: str, value: Value, *, is_in_array: bool) -> Iterator[tuple[str, bool]]:
-    opened = open_value(text, value, {EACH: {}})
-    for element in opened.elements or ():
-        yield from _named_below(text, element, is_in_array=True)
-    for member in opened.members or ():
-        key = fold_key(member.key)
-        if key in _NOT_NAMING:
-            continue
-        if key in _NAMING_FOLDED:
-            for one in _each(text, member.value):
-                if one.text is not None:
-                    yield one.text, is_in_array or not key.startswith("name")
-        if text[member.value.start] in "{[":
-            for name, is_tool in _named_below(text, member.value, is_in_array=is_in_array):
-                yield name, is_tool and key not in _OF_OTHERS
 
 
 def parse_list_request(message: Request) -> ListRequest:
@@ -532,26 +436,14 @@ def _listing(place: Place, holder: Value, tools: Value) -> Listing:
             with_edits(place.text, place.start, tools.start, edits),
             with_edits(place.text, tools.end, place.end, edits),
         )
-    has_more = any(_may_name(place.text, member) for member in holder.members or ())
     return Listing(
         definitions=tuple(_definition(place.text, element) for element in tools.elements or ()),
         next_cursor=cursor.text if cursor else None,
-        frame=None if has_more else ("{" + ",".join(before), ",".join(after) + "}"),
+        frame=("{" + ",".join(before), ",".join(after) + "}"),
         head=place.text[place.start : tools.start],
         tail=place.text[tools.end : place.end],
         around=around,
-        has_more=has_more,
     )
-
-
-def _may_name(text: str, member: Member) -> bool:
-    """Tell whether a member beside the tools could name tools, too."""
-    if member.key in ("tools", SERVER_INFO) or text[member.value.start] not in "{[":
-        return False
-    if member.key != "_meta":
-        return True
-    meta = open_value(text, member.value, {})
-    return any(_may_name(text, one) for one in meta.members or ())
 
 
 class Edit(NamedTuple):
@@ -600,14 +492,14 @@ def without(
     return f"[{''.join(pieces)}{text[past : array.end]}" if pieces else "[]"
 
 
-LONGEST_TTL = 60_000
+_LONGEST_TTL = 60_000
 """Milliseconds for which a client may keep a filtered list: then it sees a change of patterns."""
-_TTLS = {"ttlms": LONGEST_TTL, "ttl": LONGEST_TTL // 1000}
+_TTLS = {"ttlms": _LONGEST_TTL, "ttl": _LONGEST_TTL // 1000}
 _SAYS_OF_LIST = re.compile(
     r".*(?:digest|signature|checksum|fingerprint|etag|hash|integrity)|(?:.*/)?(?:signed|proof|jws)",
     re.IGNORECASE,
 )
-_NUMBER = re.compile(r"[0-9]{1,15}")
+_NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,30})(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,3})?")
 _MOST_EDITS = 100
 
 
@@ -624,9 +516,9 @@ def cache_edits(text: str, result: Value) -> list[Edit]:
         written = text[value.start : value.end]
         if key == "cachescope" and value.text != "private":
             edits.append(Edit(value.start, value.end, '"private"'))
-        elif key in _TTLS and not (_NUMBER.fullmatch(written) and int(written) <= _TTLS[key]):
-            is_known = _NUMBER.fullmatch(written) is not None
-            edits.append(Edit(value.start, value.end, str(_TTLS[key]) if is_known else "0"))
+        elif key in _TTLS and not _is_at_most(written, _TTLS[key]):
+            is_number = _NUMBER.fullmatch(written) is not None
+            edits.append(Edit(value.start, value.end, str(_TTLS[key]) if is_number else "0"))
         elif key == "_meta" and value.start < value.end:
             meta = open_value(text, value, {})
             edits += removed(meta, [one for one in meta.members or () if says_of_list(one)])
@@ -635,6 +527,11 @@ def cache_edits(text: str, result: Value) -> list[Edit]:
     if len(edits) > _MOST_EDITS:  # each is looked for in each member of the result
         raise ProtocolError("too many members that say something of a list")
     return edits
+
+
+def _is_at_most(written: str, most: int) -> bool:
+    """Tell whether JSON is a number, in any spelling, that is not larger."""
+    return _NUMBER.fullmatch(written) is not None and float(written) <= most
 
 
 def says_of_list(member: Member) -> bool:
@@ -665,6 +562,7 @@ def _definition(text: str, element: Value) -> Definition:
         problem=_problem(text, element, keys),
         raw=text[element.start : element.end].encode(),
         has_schema=any(key.replace("_", "") == "inputschema" for key in keys),
+        is_described="description" in keys,
     )
 
 

@@ -121,8 +121,6 @@ class Exchange:
     """The cursor that it sends."""
     is_unusual: bool = False
     """True if it asks for a list with params that MCP does not define."""
-    reads_card: bool = False
-    """True if it asks for a resource that may be the server's card."""
     capabilities: str | None = None
     """The capabilities that it declares, in canonical spelling, and the variant that it wants."""
     is_on_trust: bool = False

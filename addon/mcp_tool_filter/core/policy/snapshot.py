@@ -482,7 +482,7 @@ class UnlistedTools:
         """Return the same definitions, judged by another choice."""
         new = UnlistedTools(choice)
         if definitions := self.definitions:
-            at_once(new.judge_page(Listing(definitions, None, None, "", "")))
+            at_once(new.judge_page(Listing(definitions, None, ("", ""), "", "")))
         new._next = self._next
         return new
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.core.messages.messages import (
@@ -18,7 +18,9 @@ from mcp_tool_filter.core.messages.messages import (
     Single,
     parse_message,
     render_error,
+    undefined_topic,
 )
+from mcp_tool_filter.core.messages.scan import open_value
 from mcp_tool_filter.core.messages.tools import (
     HIDDEN_TOOL,
     Definition,
@@ -26,18 +28,12 @@ from mcp_tool_filter.core.messages.tools import (
     ListRequest,
     ShowsHidden,
     ToolCall,
-    describes_tools,
     find_listing,
-    ids_named_in,
-    is_of_tools,
     parse_list_request,
     parse_tool_call,
     request_within,
     shows_tool,
-    tools_named_below,
-    tools_named_in,
 )
-from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, UNDECIDED
 from mcp_tool_filter.core.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
 from mcp_tool_filter.core.policy.snapshot import (
     Snapshot,
@@ -48,13 +44,6 @@ from mcp_tool_filter.core.policy.snapshot import (
     shown,
 )
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
-from mcp_tool_filter.rooms.things.described import (
-    decide_beside,
-    decide_card,
-    decide_described,
-    is_card_uri,
-    parse_again,
-)
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.policy.situation import Situation
@@ -83,6 +72,9 @@ class Envelope:
         return b"".join([head.encode(), tools, self.after.encode(), b"}"])
 
 
+_REFS = frozenset({"ref/prompt", "ref/resource"})
+
+
 def filter_from_client(message: Single, situation: Situation) -> Verdict:
     """Decide on a client's message. Raises ProtocolError if it cannot be judged."""
     match message:
@@ -97,20 +89,51 @@ def filter_from_client(message: Single, situation: Situation) -> Verdict:
                 situation.exchange.cursor = request.cursor
                 situation.exchange.is_unusual = not request.is_usual
             return decide_list(request, situation)
-        case Request() | Notification() if is_of_tools(message.method):
-            return _decide_naming(message, situation)
         case Request() | Notification():
-            if message.method == "resources/read" and situation.exchange:
-                uri = message.params.get("uri") if message.params else None
-                situation.exchange.reads_card = uri is not None and is_card_uri(uri.text or "")
-            if (within := request_within(message)) is not None:
-                refused = filter_from_client(within, situation)
-                if not isinstance(refused, Forward):
-                    return refused
-            things = situation.things
-            return things.decide_from_client(message, situation) if things else Forward()
+            return _decide_other(message, situation)
         case Response():
             return Forward()
+
+
+def _decide_other(message: Request | Notification, situation: Situation) -> Verdict:
+    """Decide on a request that is not about tools, as far as we know."""
+    if (topic := undefined_topic(message.method)) and _may_show_hidden(topic, situation):
+        return _no_such_method(message)
+    if _completes_anything_else(message) and _may_show_hidden("completion", situation):
+        return _no_such_method(message)
+    if (within := request_within(message)) is not None:
+        refused = filter_from_client(within, situation)
+        if not isinstance(refused, Forward):
+            return refused
+    things = situation.things
+    return things.decide_from_client(message, situation) if things else Forward()
+
+
+def _may_show_hidden(topic: str, situation: Situation) -> bool:
+    """Tell whether an answer about this could show something hidden."""
+    things = situation.things
+    hides_tools = topic in ("tools", "completion") and not situation.snapshot.choice.hides_nothing
+    return hides_tools or (things is not None and things.hides(topic))
+
+
+def _completes_anything_else(message: Request | Notification) -> bool:
+    """Tell whether a message asks to complete what is neither a prompt nor a resource."""
+    if message.method != "completion/complete" or message.params is None:
+        return False
+    ref = message.params.get("ref")
+    members = (open_value(message.place.text, ref, {}).members or ()) if ref else ()
+    types = [member.value.text for member in members if member.key == "type"]
+    return len(types) > 1 or not _REFS.issuperset(types)
+
+
+def _no_such_method(message: Request | Notification) -> Verdict:
+    """Answer a method that no revision and no accepted extension defines: we cannot tell what it
+    would show or run."""
+    detail = f"a method that nobody has defined: {shown(message.method)}"
+    reason = Reason(Why.UNKNOWN, detail=detail)
+    if isinstance(message, Notification):
+        return Drop(reason)
+    return Reply(render_error(message.id, METHOD_NOT_FOUND, "Method not found"), reason)
 
 
 def filter_from_upstream(
@@ -143,12 +166,6 @@ def _filter_tools(message: Single, situation: Situation, *, is_ours: bool) -> Ve
                 reason = Reason(Why.UNKNOWN, (tool,))
                 return Rewrite(_not_found(message.id or "null", tool), reason)
             method = asked.method if asked is not None else "tools/list"
-            is_usual = method in ("tools/call", "tools/list")
-            if not is_usual and describes_tools(method) and message.result is not None:
-                limits = situation.limits
-                return decide_described(message, situation.snapshot, limits, is_ours=is_ours)
-            if asked is not None and asked.reads_card and message.result is not None:
-                return decide_card(message, situation.snapshot, situation.things, situation.limits)
             expected = method == "tools/list"
             return decide_listing(message, situation.snapshot, expected=expected, is_ours=is_ours)
 
@@ -163,25 +180,6 @@ def decide_call(call: ToolCall, snapshot: Snapshot) -> Verdict:
     if call.id is None:  # a notification: no client waits for an answer
         return Drop(reason)
     return Reply(_not_found(call.id, call.tool_name), reason)
-
-
-def _decide_naming(message: Request | Notification, situation: Situation) -> Verdict:
-    """Answer a request about a denied or unknown tool, such as tools/resolve, as a call of it."""
-    id = message.id if isinstance(message, Request) else None
-    snapshot, named = situation.snapshot, [*tools_named_in(message)]
-    for name, is_tool in tools_named_below(message):
-        by = None if is_tool else snapshot.choice.hiding(name)
-        is_surely_hidden = name in snapshot.denied or by not in (None, NOT_ALLOWED, UNDECIDED)
-        if is_tool or is_surely_hidden:
-            named.append(name)
-    named += [id for id in ids_named_in(message) if snapshot.standing(id) is Standing.DENIED]
-    for name in named:
-        verdict = decide_call(ToolCall(name, id), snapshot)
-        if not isinstance(verdict, Forward):
-            if situation.exchange:
-                situation.exchange.tool = name
-            return verdict
-    return Forward()
 
 
 def _not_found(id: str, name: str) -> bytes:
@@ -250,29 +248,24 @@ def decide_listing(
         return Forward()
     if not (expected or listing.has_definitions):
         return _without_hidden_names(listing, snapshot)
-    verdict = at_once(decide_in_steps(listing, snapshot, is_ours=is_ours))
-    if not listing.has_more:
-        return verdict
-    if isinstance(verdict, Forward):
-        return decide_beside(message, snapshot)
-    beside = decide_beside(parse_again(verdict.text), snapshot)
-    if isinstance(beside, Forward):
-        return verdict
-    hidden = (*verdict.reason.tools, *beside.reason.tools)
-    return Rewrite(beside.text, replace(verdict.reason, tools=hidden))
+    return at_once(decide_in_steps(listing, snapshot, is_ours=is_ours))
 
 
 def _without_hidden_names(listing: Listing, snapshot: Snapshot) -> Forward | Rewrite:
-    """Remove entries that have the name of a denied tool, and no definition.
+    """Remove entries that have the name of a hidden tool, and no definition.
 
-    Only names that the upstream lists as tools count: others may be anything.
+    Without a description, only the names of listed tools count: others may be anything.
     """
-    kept = [one for one in listing.definitions if one.name not in snapshot.denied]
-    if len(kept) == len(listing.definitions):
+    kept, hidden = list[bytes](), list[str]()
+    for one in listing.definitions:
+        names = snapshot.never_shown if one.is_described else snapshot.denied
+        if one.name is not None and one.name in names:
+            hidden.append(shown(one.name))
+        else:
+            kept.append(one.raw)
+    if not hidden:
         return Forward()
-    named = [one.name for one in listing.definitions if one.name in snapshot.denied]
-    hidden = tuple(shown(name) for name in named if name is not None)
-    return Rewrite(listing.with_tools(one.raw for one in kept), Reason(Why.HIDDEN, hidden))
+    return Rewrite(listing.with_tools(kept), Reason(Why.HIDDEN, tuple(hidden)))
 
 
 def decide_in_steps(

@@ -156,6 +156,8 @@ def describe_reason(reason: Reason, snapshot: Snapshot) -> str:
             return _hidden(len(reason.tools)) + _by_pattern(reason.tools, snapshot)
         case Why.HIDDEN:
             return "tools as they were at start-up"
+        case Why.UNKNOWN if not reason.tools:
+            return f"not found: {reason.detail}"
         case Why.DENIED | Why.UNKNOWN:
             return "; ".join(_not_found(tool, snapshot) for tool in reason.tools)
         case Why.BLOCKED:
@@ -350,8 +352,8 @@ class VerdictLog:
                 log.info("Only reported: %s", describe_reported(would, judged.snapshot))
 
     def tell_hidden(self, faults: Iterable[str], judged: Judged) -> None:
-        """Log the tools that cannot be exposed in a list that was fetched for a client."""
-        self.warn_of(faults, _kind_of(judged))
+        """Log what clients do not get: one kind of asker if they asked for it, else all."""
+        self.warn_of(faults, _kind_of(judged) if judged.exchange else "")
 
     def _tell_of_lock(self, would: Verdict) -> None:
         if not isinstance(would, Forward):

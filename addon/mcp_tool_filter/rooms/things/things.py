@@ -3,8 +3,8 @@
 They are filtered as tools are, with one difference: nothing is fetched or pinned. The patterns
 alone judge names and URIs, so a name that no pattern denies goes to the upstream, known or not.
 
-One table (``_LISTS``, ``_ASKING``) says where each kind is listed, which members of an element name
-it, and which requests ask for it. A message that could name two different things is refused.
+Two tables say which methods list what (``_LISTS``), and which ask for what (``_ASKS``): those of
+the specification and of SEP-2640. A message that could name two different things is refused.
 
 A skill (SEP-2640) is a folder of resources, at ``skill://PATH/FILE``. Its name is the last part of
 its path. All of its files are denied with it, and so are the skills in it:
@@ -36,10 +36,8 @@ from mcp_tool_filter.core.messages.messages import (
     Request,
     Response,
     Single,
-    bare_json,
     fold,
     is_misleading,
-    is_too_long_to_open,
     parse_message,
     quote_harmlessly,
     refuse_misreadable,
@@ -47,7 +45,6 @@ from mcp_tool_filter.core.messages.messages import (
 )
 from mcp_tool_filter.core.messages.scan import EACH, Value, has_lone_surrogate, open_value, scan
 from mcp_tool_filter.core.messages.tools import (
-    CONTENT_FOLDED,
     Edit,
     cache_edits,
     edited,
@@ -55,10 +52,18 @@ from mcp_tool_filter.core.messages.tools import (
     with_edits,
     without,
 )
-from mcp_tool_filter.core.policy.effects import LET_OTHERS_GO_ON, Deciding
+from mcp_tool_filter.core.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
 from mcp_tool_filter.core.policy.patterns import Pattern
 from mcp_tool_filter.core.policy.snapshot import Thing, shown
-from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.core.policy.verdict import (
+    Drop,
+    Forward,
+    Reason,
+    Reply,
+    Rewrite,
+    Verdict,
+    Why,
+)
 from mcp_tool_filter.rooms.things.uris import (
     FOR_A_URI,
     LONGEST_URI,
@@ -79,73 +84,46 @@ SKILL: Final = "skill"
 
 
 class _List(NamedTuple):
-    """How a member of a result lists things."""
+    """How the answer to a method lists things."""
 
+    member: str
+    """The member of the result that is the list, or that describes one thing."""
     kind: str
     named_by: tuple[str, ...]
     """The members of an element that name it; the first that is there names it to people."""
-    is_known: bool = True
-    """True if each element must have a name. In a list that MCP does not define, others stay."""
 
 
 _LISTS: Final = {
-    "prompts": _List(PROMPT, ("name",)),
-    "resources": _List(RESOURCE, ("uri",)),
-    "resourceTemplates": _List(RESOURCE, ("uriTemplate",)),
-    "skills": _List(SKILL, ("uri", "url", "path", "name")),
+    "prompts/list": _List("prompts", PROMPT, ("name",)),
+    "resources/list": _List("resources", RESOURCE, ("uri",)),
+    "resources/templates/list": _List("resourceTemplates", RESOURCE, ("uriTemplate",)),
+    "resources/read": _List("contents", RESOURCE, ("uri",)),
+    "resources/directory/read": _List("resources", RESOURCE, ("uri",)),
+    "skills/list": _List("skills", SKILL, ("uri", "name")),
+    "skills/get": _List("skill", SKILL, ("uri", "name")),
 }
-_CONTENT: Final = _List(RESOURCE, ("uri",))
-_CONTENTS: Final = {"contents": _CONTENT}
-"""What resources/read returns: perhaps all files of a folder."""
-_ONE: Final = {kind: _LISTS[f"{kind}s"] for kind in (PROMPT, RESOURCE, SKILL)}
-"""Members of a result that describe one thing, as in the answer to skills/get."""
-_WITHIN: Final = {
-    "prompts/": _LISTS["prompts"]._replace(is_known=False),
-    "resources/": _List(RESOURCE, ("uri", "uriTemplate"), is_known=False),
-    "skills/": _LISTS["skills"]._replace(is_known=False),
+"""The methods whose answers list things. (One of ``resources/read`` may have a whole folder.)"""
+_FILES: Final = _LISTS["resources/list"]
+"""How a skill lists its own files."""
+_ASKS: Final = {
+    "prompts/get": (PROMPT, "name"),
+    "resources/read": (RESOURCE, "uri"),
+    "resources/subscribe": (RESOURCE, "uri"),
+    "resources/unsubscribe": (RESOURCE, "uri"),
+    "resources/directory/read": (RESOURCE, "uri"),
+    "skills/get": (SKILL, "uri"),  # or "name", as before the extension was accepted
+    "notifications/resources/updated": (RESOURCE, "uri"),
 }
-"""How any other list in the answer to such a method lists things."""
-_OTHER_LISTS: Final = frozenset(
-    {"", "items", "entries", "children", "results", "nodes", "matches", "names", "uris"}
-)
-"""What such a list may be called. Under any other name, only URIs tell that it is one."""
-_NO_LISTS: Final = CONTENT_FOLDED | {"arguments"}
-_FOLDED: Final = {fold(name): name for name in (*_LISTS, *_CONTENTS, *_ONE)}
-_LISTS_FOLDED: Final = tuple(map(fold, _LISTS))
-_MAY_LIST: Final = frozenset({*_LISTS_FOLDED, *_OTHER_LISTS}) - {""}
-_URIS: Final = frozenset({"uri", "uriTemplate"})
-_LISTING: Final = {
-    "prompts/list": "prompts",
-    "resources/list": "resources",
-    "resources/templates/list": "resourceTemplates",
-    "resources/directory/read": "resources",
-    "resources/read": "contents",
-    "skills/list": "skills",
-    "skills/get": "skill",
-}
-"""The methods whose answers must list in this way."""
-_ASKING: Final = {
-    "prompts/": _List(PROMPT, ("name", "prompt", "promptName")),
-    "resources/": _List(RESOURCE, ("uri", "uriTemplate", "resource")),
-    "skills/": _List(SKILL, ("uri", "url", "path", "name", "id", "skill", "skillName")),
-}
-"""What requests and notifications whose methods begin so name. (A member with an s at its end names
-several.)"""
+"""The methods that ask for one thing, or tell of it: its kind, and the member that names it."""
+_COMPLETE, _LISTEN = "completion/complete", "subscriptions/listen"
+_NAMED_EXACTLY: Final = (*_ASKS, _COMPLETE, _LISTEN)
 _LISTED_BY: Final = {
     PROMPT: ("prompts/list",),
     RESOURCE: ("resources/list", "resources/templates/list"),
     SKILL: ("skills/list", "resources/list"),
 }
-_COMPLETE, _LISTEN = "completion/complete", "subscriptions/listen"
-_NAMED_EXACTLY: Final = (
-    *(method for method in _LISTING if "list" not in method),
-    "prompts/get", "resources/subscribe", "resources/unsubscribe", _COMPLETE, _LISTEN,
-)  # fmt: skip
-_OTHERS_CONTENT: Final = frozenset({"tools/call", "prompts/get", _COMPLETE})
-"""Their results carry no lists of things; links in the result of a tool stay."""
 _KNOWN: Final = frozenset(
-    {name for asked in _ASKING.values() for name in asked.named_by}
-    | {"names", "uris", "ref", "cursor", "arguments", "argument", "context", "_meta"}
+    {"name", "uri", "ref", "cursor", "arguments", "argument", "context", "_meta"}
     | {"notifications", "resourceSubscriptions"}
 )
 _KNOWN_FOLDED: Final = frozenset(map(fold, _KNOWN))
@@ -154,13 +132,13 @@ _INVALID_PARAMS: Final = -32602
 _RESOURCE_NOT_FOUND: Final = -32002  # before 2026-07-28
 _NOT_A_LETTER = re.compile(r"[\W_]")
 _LONGEST_NAME = 64 * 1024  # characters of a prompt's name
-# A string that may name a thing, in an array or as a member (its key may have escapes, too).
+# A string that may be a URI, as an element of an array or as a member (its key may have escapes).
 _COSTLY_STRING = re.compile(
-    r'(?:[\[,]|"(?:uri|url|path|uriTemplate|name|[^"\\]*+\\[^"]*+)"[ \t\n\r]*:)[ \t\n\r]*'
+    r'(?:[\[,]|"(?:uri|uriTemplate|name|[^"\\]*+\\[^"]*+)"[ \t\n\r]*:)[ \t\n\r]*'
     r'("(?=[^"%\\]*(?:[%\\]|/\.)|[^"]{200})(?:[^"\\]|\\.)*+")'
 )
 _AT_ONCE = 20_000  # steps for URIs that are judged ahead before other clients are served
-_MOST_ASKED = 10_000_000  # steps for all URIs that one message of a client may name
+_MOST_ASKED = 2_000_000  # steps for all URIs that one message of a client may name: 0.1 s
 _STEPS_OF_URI, _STEPS_OF_CHARACTER = 500, 40  # at least
 _SHORT_URI = 200  # characters; without escapes and dots it is judged at once
 _LONGEST_METHOD = 64  # characters of one whose kind we remember
@@ -168,7 +146,6 @@ _LONGEST_KEPT = 1024  # characters of a URI whose verdict we remember
 _MOST_ROOTS = 1000  # folders of denied skills that we remember
 _MOST_LEVELS = 100  # folders of a URI
 _FOLDER_OF_SKILLS = re.compile(r"(?:^|/)skills?/", re.IGNORECASE)
-_INDEX = re.compile(r"^skill:(?:.*/)?index\.json$", re.IGNORECASE)
 _SKILL_FILE = re.compile(r"(?:^|/)SKILL\.md$", re.IGNORECASE)
 
 
@@ -198,7 +175,7 @@ class Things:
         of_uris = (RESOURCE, SKILL) if resources or skills else ()
         self._kinds: frozenset[str] = frozenset((*of_uris, *((PROMPT,) if prompts else ())))
         self._denying_uri = lru_cache(maxsize=4096)(self._judge_uri)
-        self._kind_of_method = lru_cache(maxsize=256)(self._judge_method)
+        self._asks_once = lru_cache(maxsize=256)(self._asks_anew)
 
     # Names
 
@@ -220,38 +197,38 @@ class Things:
     def judge_ahead(self, answer: Message, method: str = "") -> Deciding[None]:
         """Judge the URIs of a long answer in steps, so that other clients are served meanwhile:
         one with escapes has many spellings. Decide on the answer right after this."""
-        if method not in _OTHERS_CONTENT and RESOURCE in self._kinds:
+        if (not method or method in _LISTS) and RESOURCE in self._kinds:
             text = next(singles(answer)).place.text
             yield from self._judge_all_ahead(
                 uri for found in _COSTLY_STRING.finditer(text)
                 if not has_lone_surrogate(uri := json.loads(found[1]))
             )  # fmt: skip
 
-    def judge_asked_ahead(self, message: Message) -> Deciding[None]:
-        """Do the same for the URIs that a client's message names. Raises ProtocolError if they are
-        too many, or cannot be read."""
+    def judge_asked_ahead(self, message: Message) -> None:
+        """Judge the URIs that a client's message names. Raises ProtocolError if they are too many,
+        or cannot be read."""
+        asked = (one for one in singles(message) if not isinstance(one, Response))
+        found = (it for one in asked if self._asks(one.method) for it in _named_in(one))
         named = [
             text if kind == RESOURCE else _uri_of_skill(text)
-            for one in singles(message)
-            if not isinstance(one, Response) and (asked := self._kind_asked(one.method))
-            for kind, text in _named_in(one, asked)
+            for kind, text in found
             if kind != PROMPT
         ]
         slow = [uri for uri in named if len(uri) > _SHORT_URI or is_costly(uri)]
         least = sum(_STEPS_OF_CHARACTER * len(uri) for uri in slow if len(uri) <= LONGEST_URI)
-        if least + _STEPS_OF_URI * len(named) > _MOST_ASKED:
+        if least > _MOST_ASKED:
             raise ProtocolError("too many URIs to judge")
-        yield from self._judge_all_ahead(slow, _MOST_ASKED)
+        at_once(self._judge_all_ahead(slow, _MOST_ASKED))
 
     def _judge_all_ahead(self, uris: Iterable[str], most: float = inf) -> Deciding[None]:
         ahead: dict[str, Denied | None] = {}
-        at_once = spent = 0
+        pause_at = spent = 0
         for uri in uris:
             if len(uri) > LONGEST_URI or uri in ahead:
                 continue
-            if spent >= at_once:
+            if spent >= pause_at:
                 yield LET_OTHERS_GO_ON
-                at_once = spent + _AT_ONCE
+                pause_at = spent + _AT_ONCE
             if spent > most:
                 raise ProtocolError("too many URIs to judge")
             work = Work()
@@ -325,51 +302,45 @@ class Things:
         ]
         return tuple(things), unmatched
 
+    def hides(self, topic: str) -> bool:
+        """Tell whether anything is denied that methods about this may show."""
+        return topic == "completion" or topic.removesuffix("s") in self._kinds
+
     # What clients ask for
 
     def decide_from_client(self, message: Request | Notification, situation: Situation) -> Verdict:
         """Answer a request for a denied thing as if there were no such thing."""
-        kind = self._kind_asked(message.method)
-        if kind is None or message.params is None:
+        if not self._asks(message.method) or message.params is None:
             return Forward()
         if message.params.members is None:
-            raise ProtocolError(f"a {kind} whose params are not an object")
+            raise ProtocolError("params that are not an object")
         _refuse_alike(message.params)
         if message.method == _LISTEN:
             return self._decide_listen(message, situation)
-        denied = self._first_denied(message, kind)
+        denied = self._first_denied(_named_in(message))
         return Forward() if denied is None else _refused(message, denied, situation)
 
-    def _kind_asked(self, method: str) -> str | None:
-        """Return what a method asks for; None if nothing that is judged. Raises ProtocolError."""
+    def _asks(self, method: str) -> bool:
+        """Tell whether a method asks for something that is judged. Raises ProtocolError."""
         is_short = len(method) <= _LONGEST_METHOD
-        kind = (self._kind_of_method if is_short else self._judge_method)(method)
-        return kind if kind in self._kinds else None
+        return (self._asks_once if is_short else self._asks_anew)(method)
 
-    def _judge_method(self, method: str) -> str | None:
-        """Return what a method asks for; None if nothing that is judged.
-
-        Raises ProtocolError for one that a careless reader takes for another one.
-        """
-        if method in _LISTING and method.endswith("/list"):
-            return None
-        if method == _LISTEN:
-            return RESOURCE
-        if method == _COMPLETE:
-            return next(iter(self._kinds))
-        if asked := _asked_by(method):
-            return asked.kind
+    def _asks_anew(self, method: str) -> bool:
+        """Raises ProtocolError for a method that a careless reader takes for another one."""
+        if method in _NAMED_EXACTLY:
+            kind, _ = _ASKS.get(method, (RESOURCE if method == _LISTEN else "", ""))
+            return not kind or kind in self._kinds
         path = re.split(r"[?#;]", unquote(unquote(method)), maxsplit=1)[0]
         bare = _NOT_A_LETTER.sub("", fold(path))
         for known in _NAMED_EXACTLY:
             is_like_it = bare.endswith(_NOT_A_LETTER.sub("", known).lower())
-            if is_like_it and self._judge_method(known) in self._kinds:
+            if is_like_it and self._asks_anew(known):
                 raise ProtocolError("a method that could be taken for another")
-        return None
+        return False
 
-    def _first_denied(self, message: Request | Notification, kind: str) -> Denied | None:
-        """Return what denies the first denied thing that a request names."""
-        return next(filter(None, starmap(self._judge, _named_in(message, kind))), None)
+    def _first_denied(self, named: Iterable[tuple[str, str]]) -> Denied | None:
+        """Return what denies the first denied thing that a message names."""
+        return next(filter(None, starmap(self._judge, named)), None)
 
     def _judge(self, kind: str, text: str) -> Denied | None:
         if kind == PROMPT:
@@ -387,7 +358,7 @@ class Things:
         asked, uris = _subscribed_in(message)
         if uris is None:
             return Forward()
-        found = [self._judge(*one) for one in _named_in(message, RESOURCE)]
+        found = [self._judge(*one) for one in _named_in(message)]
         denied = [one for one in found if one is not None]
         if not denied:
             return Forward()
@@ -410,140 +381,91 @@ class Things:
         try:
             if isinstance(message, Notification):
                 return self._decide_notification(message)
-            if isinstance(message, Response) and message.result and method not in _OTHERS_CONTENT:
+            if isinstance(message, Response) and message.result is not None:
                 return self._decide_answer(message, message.result, method, situation)
             return Forward()
         finally:
             self._ahead = {}
 
-    def _edits_in(
-        self, text: str, key: str, value: Value, found: list[Denied], within: _List | None
-    ) -> Iterator[Edit]:
-        """Yield what removes denied things from the lists in a value that is called ``key``: those
-        that we know by their names, and those that are like the lists ``within`` which they are."""
-        if key in _NO_LISTS:
-            return
-        opened, how = open_value(text, value, {EACH: {}}), _LISTS.get(_FOLDED.get(key, ""))
-        if how is None or how.kind not in self._kinds:
-            is_like_it = opened.elements and within and _is_list(opened.elements, within, key)
-            how = within if is_like_it else None
-        if how is not None and opened.elements is not None:
-            if (new := self._filtered(text, value, how, found)) is not None:
-                yield Edit(value.start, value.end, new)
-        elif opened.get("inputSchema") is None:  # else it is a tool's definition, which stays
-            for element in opened.elements or ():
-                yield from self._edits_in(text, "", element, found, within)
-            for member in opened.members or ():
-                yield from self._edits_in(text, fold_key(member.key), member.value, found, within)
-
-    def _edits_beside(
-        self, text: str, key: str, value: Value, found: list[Denied], within: _List | None
-    ) -> Iterator[Edit]:
-        """Do the same as ``_edits_in`` where there is seldom a list."""
-        if text[value.start] in "{[" and key not in _NO_LISTS:
-            written = text[value.start : value.end]
-            if key in _MAY_LIST or _may_list(written, within):
-                if is_too_long_to_open(written):
-                    raise ProtocolError("too many members to look for denied things")
-                yield from self._edits_in(text, key, value, found, within)
-
     def _decide_notification(self, message: Notification) -> Verdict:
-        asked = _asked_by(message.method)
-        if asked is None or message.params is None or message.params.members is None:
+        if message.method not in _ASKS or message.params is None or not message.params.members:
             return Forward()
         _refuse_alike(message.params)
-        denied = self._first_denied(message, asked.kind)
+        denied = self._first_denied(_named_in(message))
         return Forward() if denied is None else Drop(_reason(Why.DENIED, [denied]))
 
     def _decide_answer(
         self, message: Response, result: Value, method: str, situation: Situation
     ) -> Verdict:
-        """Remove denied things from all lists of an answer."""
-        text, within, expected = message.place.text, _within(method), _LISTING.get(method)
-        known = {**_LISTS, **_ONE, **(_CONTENTS if method == "resources/read" else {})}
-        is_listing = not _FOLDED.keys().isdisjoint(map(fold_key, result.named))
-        members = [(one.key, one.value) for one in result.members or ()]
+        """Remove denied things from the lists that a method has; from every list in an answer to
+        a request that we do not know."""
+        lists = [_LISTS[method]] if method in _LISTS else () if method else _LISTS.values()
         edits: list[Edit] = []
         found: list[Denied] = []
-        seen: set[str] = set()
-        is_empty = False
-        for key, value in members if is_listing else [("", result)]:
-            name = _FOLDED.get(fold_key(key), "")
-            if name not in known:
-                edits += self._edits_beside(text, fold_key(key), value, found, within)
+        for how in dict.fromkeys(lists):
+            if how.kind not in self._kinds or (value := _member_in(result, how.member)) is None:
                 continue
-            how = known[name]
-            if how.kind not in self._kinds:
-                continue
-            if key != name or name in seen:
-                raise ProtocolError(f"a list of {name} that could be read in two ways")
-            seen.add(name)
-            one = open_value(text, value, {}) if name in _ONE else None
-            if one and one.members is not None and (denied := self._judge_element(text, one, how)):
-                return _not_there(message, denied, method, situation)
-            if (new := self._filtered(text, value, how, found)) is not None:
-                edits.append(Edit(value.start, value.end, new))
-                is_empty |= name == "contents" and new == "[]"
-            elif name == expected and name not in _ONE and text[value.start] != "[":
-                raise ProtocolError(f"{name} that are not a list")
+            one = open_value(message.place.text, value, {EACH: {}})
+            if one.members is not None and how.member == "skill":
+                denied = self._judge_element(message.place.text, one, how)
+                if denied is not None:
+                    return _not_there(message, denied, method, situation)
+                edits += self._files_in(message.place.text, one, found)
+            elif one.elements is not None:
+                new = self._filtered(message.place.text, one, how, found)
+                edits += [Edit(value.start, value.end, new)] if new is not None else []
+                if new == "[]" and how.member == "contents":
+                    return _not_there(message, found[0], method, situation)
+            elif method:
+                raise ProtocolError(f"{how.member} that are not a list")
         if not edits:
             return Forward()
-        if is_empty:
-            return _not_there(message, found[0], method, situation)
-        edits += cache_edits(text, result) if is_listing or within else ()
+        edits += cache_edits(message.place.text, result)
         return Rewrite(edited(message.place, edits), _reason(Why.HIDDEN, found))
 
-    def _filtered(self, text: str, value: Value, how: _List, found: list[Denied]) -> str | None:
-        """Return the list without denied things, or None if it has none.
-
-        Also looks into the elements, for lists of other things, such as a skill's files.
-        """
-        opened = open_value(text, value, {EACH: {}})
-        if opened.elements is None:
-            return self._inside(text, opened, how, found)
+    def _filtered(self, text: str, array: Value, how: _List, found: list[Denied]) -> str | None:
+        """Return a list without denied things; None if it has none."""
         kept: list[bool] = []
         changed: dict[int, str] = {}
-        written = text[value.start : value.end]
-        may_nest = how is _CONTENT or _may_nest(written, opened.elements)
-        for number, element in enumerate(opened.elements):
+        for number, element in enumerate(array.elements or ()):
             denied = self._judge_element(text, element, how)
             kept.append(denied is None)
             if denied is not None:
                 found.append(denied)
-            elif may_nest and (new := self._inside(text, element, how, found)) is not None:
+            elif how.kind == SKILL and (edits := [*self._files_in(text, element, found)]):
+                changed[number] = with_edits(text, element.start, element.end, edits)
+            elif how.member == "contents" and (new := self._manifest(text, element, found)):
                 changed[number] = new
-        if all(kept) and not changed:
-            return None
-        return without(text, opened, kept, changed)
+        return None if all(kept) and not changed else without(text, array, kept, changed)
 
-    def edits_in(self, text: str, document: Value) -> Iterator[Edit]:
-        """Yield what removes denied things from all lists of a document."""
-        return self._edits_in(text, "", document, [], None)
+    def _files_in(self, text: str, skill: Value, found: list[Denied]) -> Iterator[Edit]:
+        """Yield what removes the files of denied skills from the manifest of one around them."""
+        files = skill.get(_FILES.member)
+        listed = open_value(text, files, {EACH: {}}) if files else None
+        if files and listed and listed.elements:
+            new = self._filtered(text, listed, _FILES, found)
+            if new is not None:
+                yield Edit(files.start, files.end, new)
 
-    def _inside(self, text: str, element: Value, how: _List, found: list[Denied]) -> str | None:
-        """Return an element without the denied things that it lists; None if it lists none."""
-        if how is _CONTENT:
-            return self._index(text, element, found)
-        within, edits = how._replace(is_known=False), list[Edit]()
-        if element.members is None:
-            edits += self._edits_in(text, "", element, found, within)
-        for member in element.members or ():
-            edits += self._edits_beside(text, fold_key(member.key), member.value, found, within)
-        return with_edits(text, element.start, element.end, edits) if edits else None
-
-    def _index(self, text: str, content: Value, found: list[Denied]) -> str | None:
-        """Return the text of an index of skills (in earlier drafts a file, skill://index.json)
-        without the denied ones; None if it is no index, or has none."""
-        uri, index = content.get("uri"), content.get("text")
-        if not uri or not index or not index.text or not _INDEX.search(uri.text or ""):
+    def _manifest(self, text: str, content: Value, found: list[Denied]) -> str | None:
+        """Return FastMCP's manifest of a skill (``skill://x/_manifest``) without the files of
+        denied skills in it; None if it is none, or has none."""
+        uri, said = content.get("uri"), content.get("text")
+        folder, slash, file = (uri.text if uri and uri.text else "").rpartition("/")
+        if file != "_manifest" or not slash or not said or not said.text:
             return None
-        listed, root = scan(index.text.encode(), {"skills": {EACH: {}}})
-        skills = root.get("skills")
-        new = self._filtered(listed, skills, _LISTS["skills"], found) if skills else None
-        if new is None or skills is None:
-            return None
-        said = json.dumps(listed[: skills.start] + new + listed[skills.end :], ensure_ascii=False)
-        return text[content.start : index.start] + said + text[index.end : content.end]
+        with suppress(ProtocolError):
+            listed, root = scan(said.text.encode(), {"files": {EACH: {}}})
+            files = root.get("files")
+            elements = (files.elements if files else None) or ()
+            paths = [path.text if (path := one.get("path")) else None for one in elements]
+            denied = [self.denying_uri(f"{folder}/{path}") if path else None for path in paths]
+            if files and any(denied):
+                found += filter(None, denied)
+                new = without(listed, files, [one is None for one in denied])
+                written = json.dumps(listed[: files.start] + new + listed[files.end :])
+                return text[content.start : said.start] + written + text[said.end : content.end]
+        return None
 
     def _judge_element(self, text: str, element: Value, how: _List) -> Denied | None:
         """Return why an element of a list must not be shown."""
@@ -551,8 +473,6 @@ class Things:
         if element.text is not None and not has_lone_surrogate(element.text):
             return self._judge(kind, element.text)
         keys = [fold_key(member.key) for member in element.members or ()]
-        if not keys and not how.is_known:
-            return None
         if not keys or len(set(keys)) != len(keys) or any(map(is_misleading, keys)):
             return Denied(kind, "?", "an element that could be read in two ways")
         named = {name: element.get(name) for name in named_by}
@@ -560,15 +480,15 @@ class Things:
             named["frontmatter"] = open_value(text, front, {}).get("name")
         texts = {name: value.text for name, value in named.items() if value is not None}
         if not texts:
-            is_harmless = how is _CONTENT or not how.is_known
-            return None if is_harmless else Denied(kind, "?", "an element without a name")
+            is_content = how.member == "contents"
+            return None if is_content else Denied(kind, "?", "an element without a name")
         for name, said in texts.items():
             if said is None or has_lone_surrogate(said):
                 return Denied(kind, "?", "an element without a name")
-            denied = self._judge(RESOURCE if name in ("uri", "url") else kind, said)
+            denied = self._judge(RESOURCE if name == "uri" else kind, said)
             if denied is not None:
                 if kind == SKILL and denied.kind == SKILL:
-                    self._remember_root(texts.get("uri") or texts.get("url"), denied.pattern)
+                    self._remember_root(texts.get("uri"), denied.pattern)
                 return denied
         return None
 
@@ -601,48 +521,35 @@ def _first(
     return None
 
 
-def _asked_by(method: str) -> _List | None:
-    """Return what a method asks for by its name."""
-    start, slash, _ = method.removeprefix("notifications/").partition("/")
-    return _ASKING.get(start + slash)
+def _member_in(result: Value, name: str) -> Value | None:
+    """Return a member. Raises ProtocolError if some reader may take another one for it."""
+    alike = [one for one in result.members or () if fold_key(one.key) == fold(name)]
+    if not alike:
+        return None
+    if len(alike) > 1 or alike[0].key != name:
+        raise ProtocolError(f"a list of {name} that could be read in two ways")
+    return alike[0].value
 
 
-def _named_in(message: Request | Notification, kind: str) -> Iterator[tuple[str, str]]:
-    """Yield each thing that a request names: its kind, and the name. Raises ProtocolError."""
-    place, params = message.place, message.params
+def _named_in(message: Request | Notification) -> Iterator[tuple[str, str]]:
+    """Yield each thing that a message names: its kind, and the name. Raises ProtocolError."""
+    params = message.params
     if params is None:
         return
     if message.method == _LISTEN:
         uris = _subscribed_in(message)[1]
         yield from _names(RESOURCE, *(uris.elements or () if uris else ()))
-        return
-    if message.method == _COMPLETE:
-        ref = params.get("ref")
-        opened = open_value(place.text, ref, {}) if ref else None
-        if opened is None:
-            return
-        if opened.members is None:
-            raise ProtocolError("a ref that is not an object")
-        _refuse_alike(opened)
-        said = opened.get("type")
-        is_of_skill = said is not None and said.text == "ref/skill"
-        yield from _names(SKILL if is_of_skill else PROMPT, opened.get("name"))
-        yield from _names(RESOURCE, opened.get("uri"), opened.get("uriTemplate"))
-        return
-    asked = _asked_by(message.method)
-    members = asked.named_by if asked else ()
-    for name in members:
-        how = RESOURCE if kind == SKILL and name in ("uri", "url") else kind
-        value = params.get(name)
-        if value is not None and place.text[value.start] == "{":  # it describes the thing
-            value = open_value(place.text, value, {})
-            _refuse_alike(value)
-            yield from _names(kind, *map(value.get, members))
-        else:
-            yield from _names(how, value)
-        if several := params.get(f"{name}s"):
-            each = open_value(place.text, several, {EACH: None}).elements
-            yield from _names(how, *((several,) if several.text is not None else each or ()))
+    elif message.method == _COMPLETE:
+        if (ref := params.get("ref")) is not None:
+            opened = open_value(message.place.text, ref, {})
+            if opened.members is None:
+                raise ProtocolError("a ref that is not an object")
+            _refuse_alike(opened)
+            yield from _names(PROMPT, opened.get("name"))
+            yield from _names(RESOURCE, opened.get("uri"))
+    else:
+        kind, name = _ASKS[message.method]
+        yield from _names(kind, params.get(name), params.get("name") if kind == SKILL else None)
 
 
 def _subscribed_in(message: Request | Notification) -> tuple[Value, Value | None]:
@@ -681,15 +588,15 @@ type _Listed = tuple[str, str, Value, _List]
 
 def _elements_of(answers: Mapping[str, Sequence[bytes]]) -> Iterator[_Listed]:
     for method, pages in answers.items():
-        member = _LISTING[method]
+        how = _LISTS[method]
         for page in pages:
             with suppress(ProtocolError):  # clients will not get such a list
                 message = parse_message(page, Limits(message=len(page)))
                 if isinstance(message, Response) and message.result:
-                    text, found = message.place.text, message.result.get(member)
+                    text, found = message.place.text, message.result.get(how.member)
                     opened = open_value(text, found, {EACH: {}}) if found else None
                     for element in (opened.elements if opened else None) or ():
-                        yield method, text, element, _LISTS[member]
+                        yield method, text, element, how
 
 
 def _hits(pattern: Pattern, kind: str, listed: Sequence[_Listed]) -> bool:
@@ -704,43 +611,6 @@ def _refuse_alike(holder: Value) -> None:
     for key in holder.named:
         if key not in _KNOWN and fold(key) in _KNOWN_FOLDED:
             raise ProtocolError("a key that could be taken for another")
-
-
-def _within(method: str) -> _List | None:
-    """Return how lists that we do not know in the answer to a method list things."""
-    if method == "resources/read":
-        return None
-    return _WITHIN.get(f"{method.partition('/')[0]}/")
-
-
-def _may_list(json_text: str, within: _List | None) -> bool:
-    """Tell whether there may be a list of things somewhere in it."""
-    bare = bare_json(json_text)
-    names = (*_MAY_LIST, *map(fold, within.named_by)) if within else _LISTS_FOLDED
-    return bare is None or any(f'"{name}"' in bare for name in names)
-
-
-def _may_nest(json_text: str, elements: Sequence[Value]) -> bool:
-    """Tell whether there may be lists in the elements of a list. (Most lists have none.)"""
-    if json_text.find("[", 1) < 0:
-        return False
-    bare = bare_json(json_text)
-    return (
-        bare is None
-        or bare.count('"uri') > sum(not _URIS.isdisjoint(one.named) for one in elements)
-        or any(f'"{name}"' in bare for name in _MAY_LIST)
-    )
-
-
-def _is_list(elements: Sequence[Value], within: _List, key: str) -> bool:
-    """Tell whether an array lists things, as far as its name and its elements tell."""
-    is_called_one = key in _OTHER_LISTS
-    named_by = {fold(name) for name in within.named_by if is_called_one or name in _URIS}
-    return any(
-        (one.text is not None and is_called_one)
-        or any(fold_key(member.key) in named_by for member in one.members or ())
-        for one in elements
-    )
 
 
 def _without_query(uri: str) -> str:
