@@ -22,7 +22,8 @@ from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.policy.verdict import Reason, Rewrite, Why
 from mcp_tool_filter.core.process.sentences import LONGEST
 from mcp_tool_filter.rooms.audit import entries as module
-from mcp_tool_filter.rooms.audit.entries import Arguments, Auditor, Contents, Unanswered, Wanted
+from mcp_tool_filter.rooms.audit.contents import Arguments, Contents
+from mcp_tool_filter.rooms.audit.entries import AuditLine, Auditor, Unanswered, Wanted
 from mcp_tool_filter.rooms.audit.entry import Entry, LazyValue
 from mcp_tool_filter.rooms.page.timeline import Timeline
 from mcp_tool_filter.rooms.rules.rule_effects import WriteLog
@@ -50,6 +51,7 @@ class Audited:
         self.conversation = Conversation(policy, client)
 
     def _write(self, entry: Entry) -> None:
+        assert entry.keys() <= AuditLine.__annotations__.keys()  # the schema has each member
         self.entries.append(entry)
         self.shown.note(entry)
 
