@@ -23,6 +23,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.hidden import ROOMS, hide
+
 # Hypothesis fails an example that takes 0.2 s, and on a busy machine any example can.
 settings.register_profile(
     "untimed", settings(), deadline=None, suppress_health_check=(HealthCheck.too_slow,)
@@ -38,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("selection")
     group.addoption("--rest", action="store_true", help="run what a plain run leaves out")
     group.addoption("--whole", action="store_true", help="run all tests")
+    group.addoption("--hide-rooms", action="store_true", help="with tests/core: without the rooms")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -98,12 +101,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         )
 
 
-def pytest_configure() -> None:
-    """Make the processes that tests start react to signals.
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide the rooms, if that is wanted; and make the processes that tests start react to signals.
 
     They would inherit ignored signals: a shell ignores SIGINT for us if it starts us in the
     background, and nohup ignores SIGHUP.
     """
+    if config.option.hide_rooms:
+        hide(ROOMS)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

@@ -8,15 +8,17 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
 from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, saying, tool, tool_list
 from tests.proxy import RunningProxy, proxy
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, post, raw_client
 from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk
 from tests.served import served
 from tests.waiting import PATIENT, patience
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
 
 READ, DELETE = tool("read_file"), tool("delete_file", ', "description":"gone \\u00e9"')
 ENDPOINT = ["/mcp"]
@@ -87,6 +89,8 @@ async def filtered(
         if on_sockets:
             running: Any = served(to=upstream.url, home=home, **given)
         else:
+            from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter  # tests/core has no rooms
+
             addons = (addon or ToolFilter(), *scripts)
             running = proxy(*addons, to=to or upstream.url, home=home, host=host, **given)
         async with running as it, raw_client(it.port) as client:

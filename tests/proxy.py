@@ -47,7 +47,6 @@ with warnings.catch_warnings():
         tlsconfig,
     )
 
-from mcp_tool_filter.rooms.mitmproxy.masters import LeanMaster
 from tests.raw_upstream import TIMEOUT, free_port
 
 REPOSITORY = Path(__file__).parent.parent
@@ -77,6 +76,8 @@ class RunningProxy:
 def _make_master(host: object, addons: Sequence[object]) -> master.Master:
     """Make the smallest master that can proxy, ours for --record (lean), or mitmdump's (dump)."""
     if host == "lean":
+        from mcp_tool_filter.rooms.mitmproxy.masters import LeanMaster  # tests/core has no rooms
+
         [addon] = addons
         return LeanMaster(options.Options(), addon)
     own = master.Master(options.Options())

@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
 from tests.mcp_upstream import RESULT, tool, tool_list
 from tests.proxy import CRASHES, RunningProxy, proxy
 from tests.raw_client import RawClient, post, raw_client
@@ -336,6 +335,8 @@ async def raised(
 ) -> AsyncIterator[tuple[Upstream, RunningProxy]]:
     """Run an upstream and a proxy before it, with our addon if no others are given."""
     given = {**_USUAL, **options}
+    from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter  # tests/core has no rooms
+
     chosen = addons or (ToolFilter(),)
     async with listening() as upstream, proxy(*chosen, to=upstream.url, home=home, **given) as it:
         for addon in chosen:

@@ -21,11 +21,11 @@ from mcp_tool_filter.rooms.rules.link import RulesLink
 from mcp_tool_filter.rooms.rules.policy import Policy, load_policy
 from tests.fuzz.oracle import require
 from tests.fuzz.readers import Json, text_readings
+from tests.fuzz.subject import SECRET
 from tests.make import at_once
 from tests.make import policy as policy_for
 from tests.rooms.rules.judging import Host
 
-SECRET = "sk-burns"
 _COPIES = "copy-"
 _MISSING = object()
 

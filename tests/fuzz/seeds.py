@@ -14,8 +14,7 @@ from itertools import cycle
 from pathlib import Path
 
 from tests.attacks import answers, honest, hostile_requests
-from tests.fuzz.rules import SECRET
-from tests.fuzz.subject import ALLOWED, BETWEEN, DENIED, MARK
+from tests.fuzz.subject import ALLOWED, BETWEEN, DENIED, MARK, SECRET
 from tests.fuzz.tokens import TOKENS, spelled
 from tests.make import answering, asking, calling, definition, event, listing
 

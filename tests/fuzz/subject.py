@@ -6,6 +6,7 @@ import contextlib
 import json
 from typing import Any, assert_never
 
+from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.conversation.conversation import exchange_for
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.errors import ProtocolError
@@ -19,6 +20,7 @@ from mcp_tool_filter.core.messages.limits import R2025_06_18, Transport
 from mcp_tool_filter.core.messages.messages import parse_message, singles
 from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.effects import Decision, Together, waits
+from mcp_tool_filter.core.process import plugs
 from tests.fuzz.oracle import no_call_but_of, no_call_in_head, no_tool_but_of, require
 from tests.make import asking, definition, listing, message
 
@@ -27,6 +29,7 @@ BETWEEN = b"\0\0"
 DENIED, ALLOWED = "wipe_disk", "read_file"
 
 MARK = b"burns-it-all"
+SECRET = "sk-burns"
 """Stands in the description of the denied tool and nowhere else."""
 
 PAGES = listing().replace(
@@ -42,7 +45,7 @@ ASKED = ("tools/list", "tools/call", "ping", "")
 def open_listener(**options: Any) -> Listener:
     return open_listener_for(
         upstream="http://127.0.0.1:3000",
-        config=parse_config(deny=["^wipe"], **options),
+        config=plugs.settled(ROOMS, parse_config(deny=["^wipe"], **options)),
         fetched=Fetched(
             transport=Transport.STREAMABLE,
             revision=R2025_06_18,

@@ -117,8 +117,11 @@ def _forgotten_dashes(typed: Sequence[str], rest: Sequence[str]) -> UsageError |
         return None
     if "://" in word:  # it may hold a password
         return UsageError("A URL comes after --upstream", why="mcp-tool-filter --upstream URL")
-    from mcp_tool_filter.rooms.secrets.shown import shown_command
-
+    try:
+        from mcp_tool_filter.rooms.secrets.shown import shown_command
+    except ModuleNotFoundError:  # the command may hold a secret, and nothing here could mask it
+        why = "mcp-tool-filter [FLAGS] -- COMMAND ARGS"
+        return UsageError("A server's command comes after --", why=why)
     at = list(typed).index(word)
     before = ["[FLAGS]"] if any(map(_SECRETIVE.match, typed[:at])) else map(shlex.quote, typed[:at])
     line = " ".join(["mcp-tool-filter", *before, "--", shown_command(typed[at:])])

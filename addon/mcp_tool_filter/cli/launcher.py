@@ -62,6 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 1
         print(f"Error: Cannot write the output\n{error.strerror}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        if not str(error.name).startswith("mcp_tool_filter.rooms"):
+            raise
+        what = "Error: This does not work in this installation"
+        print(f"{what}\n{error.name} is not installed", file=sys.stderr)
+        return 1
     except StartError as error:
         print(import_module("mcp_tool_filter.cli.flags").with_flags(str(error)), file=sys.stderr)
         return int(getattr(error, "exit_status", 1))

@@ -20,7 +20,7 @@ def _gets_entries(proxy: Proxy) -> bool:
 def stored_logins() -> KnownLogins | None:
     """Return what knows the user's logins, if that room is installed."""
     try:
-        found: KnownLogins = load(f"{_IN}.logins.stored:STORED", ())
+        found: KnownLogins = load(f"{_IN}.logins.stored:STORED")
     except RoomMissing:
         return None
     return found
@@ -29,24 +29,33 @@ def stored_logins() -> KnownLogins | None:
 _IN: Final = "mcp_tool_filter.rooms"
 ROOMS: Final = (
     Entry(
+        options=("of_things",),
+        flags="--deny-prompts, --deny-resources or --deny-skills",
+        settles=f"{_IN}.things.things:with_things",
+    ),
+    Entry(
         f"{_IN}.lock.locks:Locks",
         ("lock",),
+        "--lock",
         of_each_server=True,
         settles=f"{_IN}.lock.lock_file:with_lock",
     ),
     Entry(
         f"{_IN}.page.page:LivePage",
         ("dashboard",),
+        "--dashboard",
         is_useful=lambda proxy: proxy.shows_page,
     ),
     Entry(  # after the page, which gets its entries
         f"{_IN}.telemetry.watchers:Watchers",
         ("audit", "metrics", "otel"),
+        "--audit-log, --metrics-port or --otel",
         is_useful=_gets_entries,
     ),
     Entry(
         f"{_IN}.rules.serving:Rules",
         ("rules",),
+        "--rules",
         of_each_server=True,
     ),
     Entry(

@@ -7,7 +7,6 @@ import pytest
 from mcp_tool_filter.core.http.asked import Answered, HttpExchange, Passed
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.policy.effects import FetchTools, waits
-from mcp_tool_filter.rooms.serve.mount import Mount
 from tests.core.conversation.asking_kinds import finished
 from tests.core.http import listening
 from tests.core.http.listening import INITIALIZE, INITIALIZED, JSON, SSE, listener, message_of, send
@@ -91,19 +90,6 @@ def test_a_batch_gets_our_answers_on_the_stream() -> None:
     outcome = client.post(b"[" + asking("ping") + b"," + calling("rm", id="2") + b"]")
     assert listening.passed(outcome).exchange.owed == ()
     assert b"Tool not found: rm" in client.heard[0]
-
-
-@pytest.mark.parametrize(("named", "said"), [
-    (b"/m?s=/../b", b"event: endpoint\ndata: /a/m?s=/../b\n\n"),
-    (b"/../b/mcp", b"event: endpoint\ndata: /a/b/mcp\n\n"),
-    (b"/%2E%2e/b/mcp", b""),
-    (b"http://127.0.0.1:3000/.%2e/b/mcp", b""),
-    (b"/x/..//b/mcp", b""),
-])  # fmt: skip
-def test_no_endpoint_leads_to_another_server_behind_our_port(named: bytes, said: bytes) -> None:
-    door = listener()
-    door.mount = Mount("/a")
-    assert Client(door, named).said == said
 
 
 @pytest.mark.parametrize("named", [

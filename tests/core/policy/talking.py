@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.memory import example
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.situation import Client
 from mcp_tool_filter.core.policy.verdict import Forward, Reply, Rewrite, Verdict
+from mcp_tool_filter.core.process.plugs import settled
 from tests.make import answering, asking, at_once, rewritten
 
 
@@ -18,7 +20,9 @@ class Talk:
     """A client and an upstream that has the tools ``read`` and ``rm``."""
 
     def __init__(self, revision: str | None = None, **options: Any) -> None:
-        policy = PolicyInForce(config=parse_config(options), fetched=example("read", "rm"))
+        policy = PolicyInForce(
+            config=settled(ROOMS, parse_config(options)), fetched=example("read", "rm")
+        )
         self.conversation = Conversation(policy, Client(said_revision=revision))
 
     def from_client(self, raw: bytes) -> Verdict:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import cast
 
 import pytest
 
@@ -14,7 +13,6 @@ from mcp_tool_filter.core.policy.choice import UNDECIDED, Choice, claims_in
 from mcp_tool_filter.core.policy.config import parse_config, refuse_to_open
 from mcp_tool_filter.core.policy.effects import at_once
 from mcp_tool_filter.core.policy.snapshot import Standing, UnlistedTools, take_snapshot
-from mcp_tool_filter.rooms.lock.lock import Lacks, Lock
 from tests.make import listing_of, page
 from tests.rows import each_row
 
@@ -53,10 +51,13 @@ class Approved:
     def tools(self) -> set[str]:
         return {self.name}
 
-    def judge(self, name: str, _definition: bytes) -> Lacks | None:
+    def problem_in(self, instructions: str | None) -> str:
+        return ""
+
+    def judge(self, name: str, definition: bytes) -> str | None:
         if name != self.name:
-            return Lacks.NEW
-        return None if self.is_same else Lacks.CHANGED
+            return "not approved"
+        return None if self.is_same else "changed"
 
 
 LOCKS = (None, Approved(), Approved(is_same=False), Approved("other"))
@@ -79,7 +80,7 @@ def test_every_combination_of_patterns_hints_lock_and_definitions(
             {"deny": deny, "allow": allow, "except": spare, "read_only": read_only},
             deny_hint=given[::-1] or None,
         ).choice
-        choice = replace(choice, lock=cast("Lock | None", lock))
+        choice = replace(choice, lock=lock)
         flags = {hint: f"--deny-hint {hint}" for hint in given}
         flags = {"read-only": "--read-only", **flags} if read_only == "true" else flags
         surely = None

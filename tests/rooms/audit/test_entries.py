@@ -22,12 +22,12 @@ from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.policy.verdict import Reason, Rewrite, Why
 from mcp_tool_filter.core.process.sentences import LONGEST
 from mcp_tool_filter.rooms.audit import entries as module
-from mcp_tool_filter.rooms.audit.contents import Arguments, Contents
-from mcp_tool_filter.rooms.audit.entries import AuditLine, Auditor, Unanswered, Wanted
+from mcp_tool_filter.rooms.audit.entries import Arguments, Auditor, Contents, Unanswered, Wanted
 from mcp_tool_filter.rooms.audit.entry import Entry, LazyValue
 from mcp_tool_filter.rooms.page.timeline import Timeline
 from mcp_tool_filter.rooms.rules.rule_effects import WriteLog
 from mcp_tool_filter.rooms.telemetry import open_requests
+from mcp_tool_filter.rooms.things.things import with_things
 from tests.make import answering, asking, calling
 from tests.rows import each_row
 
@@ -44,14 +44,13 @@ class Audited:
         self.entries: list[Entry] = []
         self.shown = Timeline()
         self.auditor = Auditor(self._write, wanted, instance="one", soon=soon)
-        config = parse_config({"deny": ["^rm"], **DENIED, "shadow": shadow})
+        config = with_things(parse_config({"deny": ["^rm"], **DENIED, "shadow": shadow}))
         policy = PolicyInForce(config=config, fetched=example("read", "rm"))
         policy.observe = self.auditor.note
         client = Client(session=Session(id="s-1", revision="2025-06-18"))
         self.conversation = Conversation(policy, client)
 
     def _write(self, entry: Entry) -> None:
-        assert entry.keys() <= AuditLine.__annotations__.keys()  # the schema has each member
         self.entries.append(entry)
         self.shown.note(entry)
 

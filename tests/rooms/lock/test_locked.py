@@ -181,7 +181,7 @@ def test_a_changed_definition_stays_hidden_under_other_patterns() -> None:
 @each_row("said", ["", ',"instructions":"x"', ',"instructions":"\\u0078"'])
 def test_other_instructions_get_a_warning(method: str, said: str) -> None:
     config = locked("a")
-    assert config.choice.lock
+    assert isinstance(config.choice.lock, Lock)
     lock = replace(config.choice.lock, instructions="x")
     in_force, told = policy("a"), Mock()
     in_force.adopt(replace(config, choice=replace(config.choice, lock=lock)))

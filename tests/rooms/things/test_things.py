@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -21,6 +22,7 @@ from mcp_tool_filter.core.errors import (
 from mcp_tool_filter.core.messages.limits import R2025_11_25, R2026_07_28
 from mcp_tool_filter.core.policy.config import parse_config, refuse_to_open
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.rooms.things.things import Things, with_things
 from tests.core.conversation.test_long_lists import last_of
 from tests.core.policy.talking import Talk, error_code, instead, said
 from tests.make import answering, asking, rewritten
@@ -106,13 +108,18 @@ DISGUISES = [
 ]  # fmt: skip
 
 
+def filter_of(options: Mapping[str, Sequence[str]]) -> Things:
+    things = with_things(parse_config(options)).things
+    assert isinstance(things, Things)
+    return things
+
+
 @given(st.lists(st.sampled_from(DISGUISES), max_size=6))
 @example([(":///", "://me@host/"), ("/etc", "%2fetc"), ("%", "%\u200b")])
 def test_no_disguise_of_a_denied_uri_passes(disguises: list[tuple[str, str]]) -> None:
-    things, uri = parse_config(DENIED).things, "file:///etc/passwd"
+    things, uri = filter_of(DENIED), "file:///etc/passwd"
     for old, new in disguises:
         uri = uri.replace(old, new, 1)
-    assert things
     assert things.denying_uri(uri)
 
 
@@ -294,9 +301,8 @@ def test_patterns_are_checked_as_those_for_tools(option: str) -> None:
         parse_config({option: []})
     with pytest.raises(EmptyList):
         refuse_to_open(parse_config({option: ["a"]}), parse_config())
-    things = parse_config({option: ["^A,b{1,2}"], "ignore_case": "true"}).things
-    assert things is not None
-    assert [one.text for patterns in things.patterns for one in patterns] == ["^A", "b{1,2}"]
+    config = parse_config({option: ["^A,b{1,2}"], "ignore_case": "true"})
+    assert [one.text for patterns in config.of_things for one in patterns] == ["^A", "b{1,2}"]
     assert not parse_config({option: ["a"], "strict": "true"}).denies_nothing
 
 
@@ -387,8 +393,7 @@ def test_an_option_leaves_other_things_alone(option: str) -> None:
 
 
 def test_what_is_long_is_not_remembered() -> None:
-    things = parse_config(DENIED).things
-    assert things is not None
+    things = filter_of(DENIED)
     talking = talk()
     for number in range(3):
         assert things.denying_uri(f"file:///{'a' * 2000}{number}") is None
@@ -423,9 +428,8 @@ ANYTHING, SKILL_T = page(resourceTemplates=[{"uriTemplate": "{a}"}]), page(skill
 def test_a_pattern_that_matches_nothing_is_found(
     answers: dict[str, tuple[bytes, ...]], unmatched: list[str]
 ) -> None:
-    config = parse_config(deny_prompts=["^p"], deny_resources=["^r:"], deny_skills=["^s$"])
-    things = config.things
-    assert things is not None
+    options = {"deny_prompts": ["^p"], "deny_resources": ["^r:"], "deny_skills": ["^s$"]}
+    config, things = with_things(parse_config(options)), filter_of(options)
     assert things.lists == LISTS
     assert [one.text for one in things.survey(answers)[1]] == unmatched
     policy = PolicyInForce(config=config, fetched=replace(fetched("a"), others=answers))

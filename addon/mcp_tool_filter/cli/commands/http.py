@@ -303,8 +303,10 @@ def activity_for(
     before its summary, because somebody else has the terminal."""
     if settings.is_quiet or settings.log_format == "none" or leads_nowhere(sys.stderr):
         return None
-    from mcp_tool_filter.rooms.audit.activity import Activity
-
+    try:
+        from mcp_tool_filter.rooms.audit.activity import Activity
+    except ModuleNotFoundError:  # without this room, nothing is shown
+        return None
     return Activity(
         sys.stderr,
         _ignore if until_end else write,

@@ -105,12 +105,6 @@ class Arrival:
 
     is_endpoint = True
     """False if it came elsewhere than at the MCP endpoint."""
-    is_like_the_fetch = True
-    """False if something beside the message may change the list that answers it."""
-
-    def speaks(self, revision: str | None) -> bool:
-        """Tell whether all that names a revision agrees with the one in the message's ``_meta``."""
-        return True
 
     @property
     def can_list(self) -> bool:
@@ -214,6 +208,7 @@ class PolicyInForce:
     _whole: tuple[object, Snapshot] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        self.config.refuse_unread()
         self.kinds = Kinds(self.config, self.clock)
         at_once(self.take(self.fetched))
 
@@ -237,7 +232,7 @@ class PolicyInForce:
             yield from kinds.start.take(fetched.pages)
         self.fetched = fetched
         kinds.same_for_all = fetched.is_for_all
-        kinds.start_key = fetched.revision, canonical(ALL_CAPABILITIES)
+        kinds.start_key = fetched.revision, canonical(ALL_CAPABILITIES), ""
 
     @property
     def listings(self) -> Iterator[Listing]:
@@ -246,5 +241,6 @@ class PolicyInForce:
 
     def adopt(self, config: Config) -> None:
         """Use another configuration from now on, also for tools that were listed before."""
+        config.refuse_unread()
         self.kinds.adopt(config, same_choice=config.choice == self.config.choice)
         self.config = config

@@ -32,13 +32,24 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from mcp_tool_filter.core.messages.messages import fold
 from mcp_tool_filter.core.policy.patterns import Pattern, deny_for, exactly, in_any_case
 
-if TYPE_CHECKING:
-    from mcp_tool_filter.rooms.lock.lock import Lock
+
+class ApprovedTools(Protocol):
+    """The tools that a person has approved, with their definitions."""
+
+    @property
+    def tools(self) -> Collection[str]:
+        """The names."""
+
+    def judge(self, name: str, definition: bytes) -> str | None:
+        """Return what a tool lacks to be exposed, or None."""
+
+    def problem_in(self, instructions: str | None) -> str:
+        """Return the warning about the instructions of a server; empty if they are approved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +111,7 @@ class Choice:
     """A second allow list: a tool must match both."""
     hints: tuple[str, ...] = ()
     """The hints that hide tools, as users call them."""
-    lock: Lock | None = None
+    lock: ApprovedTools | None = None
     """What a person has approved: no other tool is exposed."""
 
     @property
@@ -171,7 +182,7 @@ class Choice:
         if definition is None and name in self.lock.tools:
             return UNDECIDED
         lacks = self.lock.judge(name, definition or b"")
-        return Cause(BY_LOCK, lacks.value) if lacks else None
+        return Cause(BY_LOCK, lacks) if lacks else None
 
     def hides_in_any_case(self, name: str) -> bool:
         """Tell whether a deny pattern matches a name that is written in other case: a server may

@@ -29,6 +29,7 @@ from mcp_tool_filter.core.errors import (
     EmptyList,
     InvalidOption,
     NothingDenied,
+    StartError,
     UnmatchedPattern,
     UnsetVariable,
 )
@@ -46,7 +47,7 @@ from mcp_tool_filter.core.policy.patterns import (
 )
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.rooms.things.things import Things
+    from mcp_tool_filter.core.policy.situation import ThingsFilter
 
 _MISLEADING = re.compile(r"//|/\.{1,2}(?:[/;]|$)|\\|%2[ef]|%5c|%25|;", re.IGNORECASE)
 
@@ -183,8 +184,11 @@ class MetricsAt:
 class Config:
     choice: Choice = EVERYTHING
     """Globs are among its deny patterns."""
-    things: Things | None = None
-    """The patterns for prompts, resources and skills; None if there are none."""
+    of_things: tuple[tuple[Pattern, ...], ...] = ()
+    """The patterns for prompts, resources and skills, in the order of ``OF_THINGS``; empty if there
+    are none."""
+    things: ThingsFilter | None = None
+    """What filters these things; a room makes it of the patterns."""
     strict: bool = False
     """Refuse to start without patterns, or with one that matches no tool."""
     shadow: bool = False
@@ -243,13 +247,19 @@ class Config:
     @property
     def denies_nothing(self) -> bool:
         """Tell whether no filter is set."""
-        return self.choice.hides_nothing and self.things is None and not self.lock
+        return self.choice.hides_nothing and not self.of_things and not self.lock
 
     @property
     def patterns(self) -> list[Pattern]:
         """All patterns, for tools and for other things."""
-        others = chain.from_iterable(self.things.patterns) if self.things else ()
-        return [*self.choice.patterns, *others]
+        return [*self.choice.patterns, *chain.from_iterable(self.of_things)]
+
+    def refuse_unread(self) -> None:
+        """Refuse what it names and nobody has read or made: without that, all would pass."""
+        lacks_lock = self.lock and self.choice.lock is None
+        if lacks_lock or (self.of_things and self.things is None):
+            what = "--lock" if lacks_lock else "Patterns for prompts, resources or skills"
+            raise StartError(f"{what} cannot be used", why="The room for it is not installed")
 
 
 class _Given:
@@ -336,7 +346,7 @@ def parse_config(
     given = _Given({**texts, **more})
     config = Config(
         choice=_parse_choice(given, allow_too),
-        things=_parse_things(given, ignore_case=given.is_on("ignore_case")),
+        of_things=_parse_of_things(given),
         strict=given.is_on("strict"),
         shadow=given.is_on("shadow"),
         judges_new_tools=_parse_new_tools(given.one("new_tools")),
@@ -390,16 +400,13 @@ def _parse_choice(given: _Given, allow_too: Sequence[str]) -> Choice:
     )
 
 
-def _parse_things(given: _Given, *, ignore_case: bool) -> Things | None:
-    parsed = [
-        given.patterns(key, partial(parse_pattern, option=key, ignore_case=ignore_case))
+def _parse_of_things(given: _Given) -> tuple[tuple[Pattern, ...], ...]:
+    no_case = given.is_on("ignore_case")
+    parsed = tuple(
+        tuple(given.patterns(key, partial(parse_pattern, option=key, ignore_case=no_case)))
         for key in OF_THINGS
-    ]
-    if not any(parsed):
-        return None
-    from mcp_tool_filter.rooms.things.things import Things  # seldom needed
-
-    return Things(*parsed)
+    )
+    return parsed if any(parsed) else ()
 
 
 def _parse_audit(given: _Given) -> Audit | None:
@@ -457,7 +464,7 @@ def refuse_to_open(old: Config, new: Config) -> None:
 
 
 def _of_things(config: Config, key: str) -> Sequence[Pattern]:
-    return config.things.patterns[OF_THINGS.index(key)] if config.things else ()
+    return config.of_things[OF_THINGS.index(key)] if config.of_things else ()
 
 
 def parse_header(text: str, environment: Mapping[str, str]) -> tuple[str, str]:

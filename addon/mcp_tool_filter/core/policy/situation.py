@@ -5,22 +5,20 @@ And the interface of a link of the chain, which decides in a situation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from mcp_tool_filter.core.messages.limits import Limits
-from mcp_tool_filter.core.messages.messages import Request, Single
+from mcp_tool_filter.core.messages.messages import Message, Notification, Request, Single
 from mcp_tool_filter.core.messages.tools import ToolCall
-from mcp_tool_filter.core.policy.effects import Decision
-from mcp_tool_filter.core.policy.snapshot import Snapshot
+from mcp_tool_filter.core.policy.effects import Deciding, Decision
+from mcp_tool_filter.core.policy.patterns import Pattern
+from mcp_tool_filter.core.policy.snapshot import Snapshot, Thing
 from mcp_tool_filter.core.policy.tool_filter import Envelope
 from mcp_tool_filter.core.policy.verdict import Verdict
-
-if TYPE_CHECKING:
-    from mcp_tool_filter.rooms.things.things import Things
 
 
 class Direction(StrEnum):
@@ -54,15 +52,10 @@ class Session:
     """True while no request in it identifies its client more than our own fetch identifies us."""
     capabilities: str | None = None
     """The capabilities that its client has declared, in canonical spelling."""
-    program: str | None = None
-    """What its client has said of itself ("clientInfo"), in canonical spelling."""
     declares_changes: bool = False
     """True if the upstream has declared that it announces list changes to this client."""
-    has_acted: bool = False
-    """True if its client has done something that may change the upstream's list for it."""
     is_on_its_own: bool = False
-    """True if the upstream has said that this session's list differs from that of others, or if
-    its list may differ because it has acted."""
+    """True if the upstream has said that this session's list differs from that of others."""
     serial: int = field(default_factory=count().__next__)
     """Distinguishes sessions, even those without an id."""
     notes: dict[str, object] = field(default_factory=dict)
@@ -125,12 +118,9 @@ class Exchange:
     cursor: str | None = None
     """The cursor that it sends."""
     is_unusual: bool = False
-    """True if it asks for a list as our own fetch never does, such as with params that MCP does not
-    define: the answer may be another list, or a part of it."""
+    """True if it asks for a list with params that MCP does not define."""
     capabilities: str | None = None
     """The capabilities that it declares, in canonical spelling, and the variant that it wants."""
-    program: str | None = None
-    """What it says of its client, in canonical spelling."""
     is_on_trust: bool = False
     """True if it calls a tool of which we do not know whether it exists."""
     subscription: str | None = None
@@ -160,6 +150,36 @@ class Link(Protocol):
     def decide(self, message: Single, situation: Situation) -> Decision[Verdict]: ...
 
 
+class ThingsFilter(Protocol):
+    """Filters other things than tools: prompts, resources and skills."""
+
+    @property
+    def lists(self) -> tuple[str, ...]:
+        """The methods that list what the patterns judge."""
+
+    def survey(
+        self, answers: Mapping[str, Sequence[bytes]]
+    ) -> tuple[tuple[Thing, ...], list[Pattern]]:
+        """Return what an upstream lists, given its answers to ``lists``, and the patterns that
+        match nothing of that. Raises ProtocolError."""
+
+    def judge_ahead(self, answer: Message, method: str = "") -> Deciding[None]:
+        """Judge the URIs of a long answer in steps. Decide on the answer right after this."""
+
+    def judge_asked_ahead(self, message: Message) -> None:
+        """Judge the URIs that a client's message names. Raises ProtocolError if they are too many,
+        or cannot be read."""
+
+    def hides(self, topic: str) -> bool:
+        """Tell whether a list of this topic could hide something."""
+
+    def decide_from_client(self, message: Request | Notification, situation: Situation) -> Verdict:
+        """Answer a request for a denied thing as if there were no such thing."""
+
+    def decide_from_upstream(self, message: Single, situation: Situation) -> Verdict:
+        """Remove denied things from a list; drop a notification about one."""
+
+
 @dataclass(slots=True, eq=False)
 class Situation:
     """The inputs of a decision besides the message."""
@@ -173,7 +193,7 @@ class Situation:
     limits: Limits = _LIMITS
     origin: object = None
     """The host's own object for the message, such as mitmproxy's flow."""
-    things: Things | None = None
+    things: ThingsFilter | None = None
     """The patterns for prompts, resources and skills, if there are any."""
     envelope: Envelope | None = None
     """The frame of the list in the revision that the client speaks."""

@@ -86,10 +86,12 @@ class Plug:
 class Entry:
     """A row of the table of rooms."""
 
-    plug: str
-    """Where its ``Plug`` is: ``module:class``."""
+    plug: str = ""
+    """Where its ``Plug`` is: ``module:class``; empty if it has none."""
     options: tuple[str, ...] = ()
     """The settings, by their names in ``Config``, that are nothing without this room."""
+    flags: str = ""
+    """What people call these settings."""
     is_useful: Callable[[Proxy], bool] = lambda _proxy: False
     """Tells whether it is used without such a setting; if it is missing then, nobody notices."""
     of_each_server: bool = False
@@ -109,9 +111,9 @@ def _usual() -> Config:
 
 
 class RoomMissing(StartError):
-    def __init__(self, options: Sequence[str], module: str) -> None:
-        what = f"This installation cannot do what {' and '.join(options)} asks for"
-        super().__init__(what, why=f"It has no {module}")
+    def __init__(self, flags: str, module: str) -> None:
+        what = f"{flags or 'This'} does not work in this installation"
+        super().__init__(what, why=f"{module} is not installed")
 
 
 def settled(rooms: Iterable[Entry], config: Config, known: Config | None = None) -> Config:
@@ -121,11 +123,11 @@ def settled(rooms: Iterable[Entry], config: Config, known: Config | None = None)
     """
     for entry in rooms:
         if entry.settles and entry.is_needed(config):
-            config = load(entry.settles, entry.options)(config, known)
+            config = load(entry.settles, entry.flags)(config, known)
     return config
 
 
-def load(what: str, options: Sequence[str]) -> Any:
+def load(what: str, flags: str = "") -> Any:
     """Return a room's class or function. Raises RoomMissing if the room is not installed."""
     module, _, name = what.partition(":")
     try:
@@ -133,7 +135,7 @@ def load(what: str, options: Sequence[str]) -> Any:
     except ModuleNotFoundError as error:
         if not module.startswith(error.name or "?"):  # a package that the room needs
             raise
-        raise RoomMissing(options, module) from None
+        raise RoomMissing(flags, module) from None
 
 
 class Plugs:
@@ -192,10 +194,12 @@ class Plugs:
         found: dict[str, Plug] = {}
         for entry in self._rooms:
             is_needed = entry.is_needed(config)
-            if entry.plug in self._open or not (is_needed or entry.is_useful(self._proxy)):
+            if not entry.plug or entry.plug in self._open:
+                continue
+            if not (is_needed or entry.is_useful(self._proxy)):
                 continue
             try:
-                found[entry.plug] = load(entry.plug, entry.options)(self._proxy)
+                found[entry.plug] = load(entry.plug, entry.flags)(self._proxy)
             except RoomMissing:
                 if is_needed:
                     raise

@@ -22,7 +22,6 @@ from mcp_tool_filter.core.engine.upstream import Upstream
 from mcp_tool_filter.core.engine.wire import (
     LAST_CHUNK,
     AnswerHead,
-    Fault,
     RequestHead,
     render_chunk,
     render_request,
@@ -289,8 +288,6 @@ class ForwardClient(H1Client):
         body, head.body = head.body, None
         self._note_request(is_whole=body is not None)
         if route.service is None:
-            if self.lacks_seat:
-                raise Fault("too many clients", 503)
             unread = self.exchange = Unread(self, head, route)
             unread.begin(body)
         else:

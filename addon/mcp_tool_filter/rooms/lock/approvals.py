@@ -21,7 +21,7 @@ from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.process.statistics import JsonObject
 from mcp_tool_filter.rooms.lock.changes import compare, problem_in
 from mcp_tool_filter.rooms.lock.lock import Lock, compact, parse_json, parse_lock, render_lock
-from mcp_tool_filter.rooms.lock.lock_file import read_bytes, replace_lock
+from mcp_tool_filter.rooms.lock.lock_file import lock_of, read_bytes, replace_lock
 from mcp_tool_filter.rooms.lock.shown_changes import Line, Piece, lines_of_tool
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Approvals:
 
     def waiting(self) -> list[JsonObject]:
         """Return what waits, and the lines that show how it differs."""
-        lock, room = self._config().choice.lock, _MOST_BYTES
+        lock, room = lock_of(self._config()), _MOST_BYTES
         found: list[JsonObject] = []
         if lock is None:
             return found
@@ -81,7 +81,7 @@ class Approvals:
     def approve(self, token: str) -> dict[str, object]:
         """Take a definition into the lock, and use that; return the problem with it, if any."""
         config = self._config()
-        lock = config.choice.lock
+        lock = lock_of(config)
         if lock is None:
             return {"problem": "There is no lock"}
         wanted = [one for one in self._all() if one.token(lock) == token]

@@ -28,7 +28,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from enum import StrEnum
 from hashlib import sha256
 from json.encoder import encode_basestring
 from operator import itemgetter
@@ -76,7 +76,7 @@ class Doubled(dict[str, "Json"]):
 type Json = dict[str, Json] | list[Json] | str | Number | bool | None
 
 
-class Lacks(Enum):
+class Lacks(StrEnum):
     """Why a lock does not let a tool pass."""
 
     NEW = "not approved"

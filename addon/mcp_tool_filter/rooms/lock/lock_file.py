@@ -41,6 +41,12 @@ def with_lock(config: Config, known: Config | None = None) -> Config:
     return replace(config, choice=replace(config.choice, lock=lock or read_lock(config.lock)))
 
 
+def lock_of(config: Config) -> Lock | None:
+    """Return the lock that is in force."""
+    lock = config.choice.lock
+    return lock if isinstance(lock, Lock) else None
+
+
 def read_bytes(path: str) -> bytes:
     """Read the file of a lock. Raises StartError."""
     try:

@@ -9,7 +9,7 @@ from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.process.plugs import Plug
 from mcp_tool_filter.core.process.site import Site
-from mcp_tool_filter.rooms.lock.lock_file import read_lock
+from mcp_tool_filter.rooms.lock.lock_file import lock_of, read_lock
 
 
 class Locks(Plug):
@@ -31,11 +31,11 @@ class Locks(Plug):
     def reload(self) -> None:
         """Use what the file of the lock has now, and report it; a broken file changes nothing."""
         config = self.proxy.config
-        if config.choice.lock is None:
+        if (before := lock_of(config)) is None:
             return
         try:
             lock = read_lock(config.lock)
-            if lock.digest != config.choice.lock.digest:
+            if lock.digest != before.digest:
                 said = f"SIGHUP: the lock has changed: tools approved: {len(lock.tools)}"
                 self.proxy.warn(said)
                 self.proxy.adopt(replace(config, choice=replace(config.choice, lock=lock)))

@@ -22,6 +22,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from itertools import starmap
 from math import inf
@@ -76,6 +77,7 @@ from mcp_tool_filter.rooms.things.uris import (
 )
 
 if TYPE_CHECKING:
+    from mcp_tool_filter.core.policy.config import Config
     from mcp_tool_filter.core.policy.situation import Situation
 
 PROMPT: Final = "prompt"
@@ -166,7 +168,7 @@ class Things:
         self, prompts: Sequence[Pattern], resources: Sequence[Pattern], skills: Sequence[Pattern]
     ) -> None:
         self._prompts, self._resources, self._skills = prompts, resources, skills
-        self.patterns = prompts, resources, skills
+        self._patterns = prompts, resources, skills
         self._roots: dict[str, str] = {}
         """The folders of denied skills that lists have shown, by URI, and the patterns that deny
         them: of another scheme than skill://, a URI does not tell that it belongs to a skill."""
@@ -270,7 +272,7 @@ class Things:
     @property
     def lists(self) -> tuple[str, ...]:
         """The methods that list what the patterns judge."""
-        by_kind = zip(_LISTED_BY.values(), self.patterns, strict=True)
+        by_kind = zip(_LISTED_BY.values(), self._patterns, strict=True)
         asked = (method for methods, patterns in by_kind if patterns for method in methods)
         return tuple(dict.fromkeys(asked))
 
@@ -295,7 +297,7 @@ class Things:
         is_telling = {PROMPT: True, RESOURCE: not has_templates, SKILL: has_skills}
         unmatched = [
             pattern
-            for kind, patterns in zip(_LISTED_BY, self.patterns, strict=True)
+            for kind, patterns in zip(_LISTED_BY, self._patterns, strict=True)
             if is_telling[kind] and all(method in answers for method in _LISTED_BY[kind])
             for pattern in patterns
             if not _hits(pattern, kind, listed)
@@ -506,6 +508,15 @@ class Things:
                 self._roots[folder] = pattern
                 self._ahead = {}
                 self._denying_uri.cache_clear()
+
+
+def with_things(config: Config, known: Config | None = None) -> Config:
+    """Return a configuration with the filter of its patterns; that of a ``known`` one with the same
+    patterns remembers what it has seen."""
+    if not config.of_things or config.things is not None:
+        return config
+    things = known.things if known is not None and known.of_things == config.of_things else None
+    return replace(config, things=things or Things(*config.of_things))
 
 
 def _first(
