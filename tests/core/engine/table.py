@@ -16,7 +16,8 @@ from typing import Any
 
 from mcp_tool_filter.core.conversation.memory import Fetched, example
 from mcp_tool_filter.core.engine.client_h1 import H1Client
-from mcp_tool_filter.core.engine.service import Asking, Point, Seats, Service
+from mcp_tool_filter.core.engine.exchange import Exchange
+from mcp_tool_filter.core.engine.service import Asking, Seats, Service
 from mcp_tool_filter.core.engine.upstream import Upstream
 from mcp_tool_filter.core.engine.wire import DEFAULT_LIMITS, HttpLimits
 from mcp_tool_filter.core.http.listener import open_listener
@@ -133,12 +134,12 @@ class Client:
     def __init__(self, table: Table) -> None:
         self.table = table
         self.is_tls = False
-        self.point: Point | None = table.point
+        self.point = table.point or (lambda _name, _exchange, go_on: go_on())
         self.got = b""
         self.is_open = True
         self.was_aborted = False
         self.is_held = False
-        self.engine = H1Client(table.service, self)
+        self.engine = H1Client(table.service, self, table.exchange_type)
 
     def says(self, data: bytes, *, cut_at: int = 0) -> None:
         """Send bytes, in pieces of ``cut_at`` if that is given."""
@@ -193,7 +194,8 @@ class Table:
         *tools: str,
         limits: HttpLimits = DEFAULT_LIMITS,
         seats: Seats | None = None,
-        point: Point | None = None,
+        exchange_type: type[Exchange] = Exchange,
+        point: Any = None,
         fetched: Fetched | None = None,
         slow: tuple[str, ...] = (),
         **options: Any,
@@ -209,7 +211,7 @@ class Table:
             self.listener.policy.links = (SlowLink(*slow),)
         host = b"upstream:3000"
         self.service = Service(self.listener, host, self.effects, limits=limits, seats=seats)
-        self.point = point
+        self.exchange_type, self.point = exchange_type, point
         self.links: list[Link] = []
         self.idle: list[Link] = []
         self.idle_for = 0.0

@@ -69,8 +69,11 @@ _CLIENTS_TURN = (Turn.IDLE, Turn.READING, Turn.SKIPPING, Turn.DISCARDING)
 class H1Client:
     """A client connection."""
 
-    def __init__(self, service: Service, host: Host) -> None:
-        self.service, self.host = service, host
+    def __init__(
+        self, service: Service, host: Host, exchange_type: type[Exchange] = Exchange
+    ) -> None:
+        """``exchange_type`` is made for each request: a host may show exchanges to others."""
+        self.service, self.host, self._exchange_type = service, host, exchange_type
         self.turn = Turn.IDLE
         self.exchange: Asking | None = None
         self.is_slow = False
@@ -233,7 +236,9 @@ class H1Client:
         if head.method == "CONNECT" and service.route is None:
             raise Fault("a tunnel", NOT_IMPLEMENTED)
         self._note_request(is_whole=head.body is not None)
-        Exchange.begin_for(service, self, head)
+        body, head.body = head.body, None
+        exchange = self.exchange = self._exchange_type(service, self, head, body)
+        exchange.begin()
 
     def _refuse_bytes(self, fault: Fault) -> None:
         """The client's bytes are not HTTP: answer if it waits for an answer, then close."""

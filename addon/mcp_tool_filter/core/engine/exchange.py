@@ -8,14 +8,14 @@
 
 Any phase may end: with our own answer (nothing was sent yet), or by being cut (something was). What
 leaves is what was judged last: other addons run between the steps (``point``), and what they change
-is judged again.
+is judged again. (``rooms/mitmproxy`` has such addons; here these steps go on at once.)
 
 Nothing is kept longer than needed. A body is kept until the answer begins, since the request may
 have to be sent again. An answer is kept until it is judged; of an event stream, only the unfinished
 event and what is behind a waiting decision.
 
 Time: everything runs within the call that brings the bytes, unless a decision, a hook or a point
-waits; what goes on later (``_later``) first asks whether the exchange is over. An exception in our
+waits; what goes on later (``steps``) first asks whether the exchange is over. An exception in our
 own code ends the exchange with an error and closes the connection (``fail``): no byte passes.
 
 The cost of a call is one judged message in each direction, since what was decided on a head is
@@ -25,15 +25,18 @@ remembered with it (``RequestNotes``, ``AnswerNotes``).
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from mcp_tool_filter.core.conversation.policy_in_force import INVALID_ANSWER, LOST_ANSWER
-from mcp_tool_filter.core.engine.service import nothing
+from mcp_tool_filter.core.engine.collected import Collected
+from mcp_tool_filter.core.engine.gate import problem_at_the_gate, refusal_for
+from mcp_tool_filter.core.engine.outgoing import logs_connection_in, may_be_repeated, write_head
+from mcp_tool_filter.core.engine.steps import Steps
+from mcp_tool_filter.core.engine.streaming import StreamedAnswer, open_stream
 from mcp_tool_filter.core.engine.wire import (
     NO_BODY,
     NOT_IMPLEMENTED,
@@ -44,25 +47,17 @@ from mcp_tool_filter.core.engine.wire import (
 )
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.asked import Answered, HttpExchange, Passed
-from mcp_tool_filter.core.http.asker import Page, page_of, problem_in_source
+from mcp_tool_filter.core.http.asker import Page, page_of
 from mcp_tool_filter.core.http.bodies import (
     is_event_stream,
-    refuse_partial,
 )
 from mcp_tool_filter.core.http.head import (
-    SAFE_METHODS,
     AnswerNotes,
     Fields,
-    Head,
-    RequestNotes,
     describes_body,
-    fields_for_upstream,
-    links_in,
     text_of,
-    without_our_cookie,
 )
 from mcp_tool_filter.core.http.listener import Listener
-from mcp_tool_filter.core.http.urls import WITH_URLS
 from mcp_tool_filter.core.messages.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -72,19 +67,14 @@ from mcp_tool_filter.core.messages.messages import (
     render_error,
 )
 from mcp_tool_filter.core.messages.sse import render_event
-from mcp_tool_filter.core.policy.effects import Deciding, InOrder
 from mcp_tool_filter.core.policy.verdict import Reason, Reply, Why
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.engine.client_h1 import H1Client
     from mcp_tool_filter.core.engine.service import Address, Host, Service
     from mcp_tool_filter.core.engine.upstream import Upstream
-    from mcp_tool_filter.core.http.event_stream import EventStream
 
 log = logging.getLogger(__name__)
 
-FORBIDDEN = render_error(None, INVALID_REQUEST, "Forbidden: unknown Host or Origin")
-FORBIDDEN_SITE = render_error(None, INVALID_REQUEST, "Forbidden: sent by a page of another site")
 INVALID_HTTP = render_error(None, INVALID_REQUEST, "Invalid Request")
 NO_UPGRADE = render_error(
     None, INVALID_REQUEST, "Only HTTP/1.1 passes here: no upgrade (WebSocket, h2c), no CONNECT"
@@ -96,13 +86,6 @@ LOST = render_error(None, UPSTREAM_LOST, LOST_ANSWER)
 FULL = render_error(None, UPSTREAM_LOST, "Too many clients are connected")
 _TOO_MUCH = "Too many unfinished messages: try again later"
 _RETRY = ((b"retry-after", b"1"),)
-
-_LOGIN_OF_CONNECTION = re.compile(rb"(?:ntlm|negotiate)\b", re.IGNORECASE)
-_SAFE_MESSAGES = frozenset({
-    "initialize", "ping", "server/discover", "tools/list", "prompts/list", "prompts/get",
-    "resources/list", "resources/templates/list", "resources/read", "completion/complete",
-    "logging/setLevel",
-})  # fmt: skip
 
 
 class Phase(Enum):
@@ -153,19 +136,6 @@ def answer_to(fault: Fault) -> Answer:
     return Answer(fault.status, None, fields, said)
 
 
-class Tap(Protocol):
-    """Sees what comes and goes, for a host that shows it."""
-
-    def head(self, status: int, fields: Fields) -> None:
-        """The upstream's head has come."""
-
-    def data(self, data: bytes) -> None:
-        """Bytes of the upstream's body have come; none are its end."""
-
-    def said(self, data: bytes) -> None:
-        """The client gets these bytes of a stream."""
-
-
 class ClientSide(Protocol):
     """What an exchange orders for its client."""
 
@@ -187,7 +157,7 @@ class ClientSide(Protocol):
     def cut(self, exchange: Exchange) -> None: ...
 
 
-class Exchange:
+class Exchange(Steps):
     """One request and its answer."""
 
     # Most exchanges leave these as they are.
@@ -195,31 +165,19 @@ class Exchange:
     """How it has ended."""
     why = ""
     """Why it has failed, for people."""
-    stream: EventStream | None = None
+    stream: StreamedAnswer | None = None
+    """Set if the upstream answers with an event stream."""
     most_idle = 0.0
     """Seconds for which a connection may have been idle, unless the request ``may_use_any``."""
-    _tries = 0
-    _course = 0  # changes when what was waited for no longer counts
-    _has_ended = False  # the upstream's stream has, but some of it still waits
-
-    # Only other addons set these.
+    is_answered = False
+    """True once the upstream has said all; of a stream, some may still wait."""
     flow: object = None
     """The host's own view of the exchange."""
-    tap: Tap | None = None
-    made: tuple[AnswerHead, bytes] | None = None
-    """Another addon's answer instead of the upstream's; it is judged like the upstream's. It may
-    come before the request's body."""
     address: Address | None = None
-    """Where another addon sends the request; our headers and logins do not follow it there."""
+    """Where it goes if not to the upstream; our headers and logins do not follow it there."""
     authority: bytes | None = None
-    """The Host that another addon wants to send."""
-    transform: Callable[[bytes], bytes | Iterable[bytes]] | None = None
-    """Another addon's changes to the bytes of a stream; they are judged."""
-    was_changed = False
-    """True if another addon has changed the answer since it was judged."""
-    _is_lost = False  # the upstream is, but some of its stream still waits
-    _links: Fields = ()  # the links of the answer before another addon has changed it
-    _was_shown = False  # other addons have seen the answer, and see no other
+    """The Host to send, if it was chosen for this request."""
+    _tries = 0
 
     def __init__(
         self, service: Service, down: ClientSide, head: RequestHead, body: bytes | None = None
@@ -244,9 +202,10 @@ class Exchange:
         """The fields that the upstream gets."""
         self.up: Upstream | None = None
         self.answer: Answer | None = None
+        self.out_head: bytes | None = None
+        """The written head, if it will be used for other requests, too."""
         self._notes: AnswerNotes | None = None  # on the head of the upstream's answer
-        self._out_head: bytes | None = None
-        self._parts = [body] if body else []
+        self._came = Collected(body or b"")  # of the message that comes now
 
     @property
     def is_over(self) -> bool:
@@ -258,53 +217,16 @@ class Exchange:
         return self.phase is Phase.STREAMING
 
     @property
-    def peer(self) -> str:
-        """The client's address and port, for people."""
-        host, port = self.down.host.peer, self.down.host.port
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-    @property
     def held_bytes(self) -> int:
         """Bytes of both messages in memory."""
         if self.is_over:
             return 0
-        held = len(self.body) + sum(map(len, self._parts))
+        held = len(self.body) + self._came.size
         if self.answer is not None:
             held += len(self.answer.body)
         return held + (self.stream.held_bytes if self.stream is not None else 0)
 
-    # What another addon changes
-
-    def change_head(self, method: str, target: str, fields: Fields) -> None:
-        """Send another head than the client's."""
-        self.head = replace(
-            self.head, method=method, target=target, fields=fields, authority=None,
-            notes=RequestNotes(),
-        )  # fmt: skip
-
-    def change_stream_head(self, status: int, fields: Fields) -> None:
-        """Change the head of an event stream before it is sent."""
-        assert self.answer is not None
-        self._links = links_in(self.answer.fields)
-        self.answer.status, self.answer.fields, self.was_changed = status, fields, True
-
-    def change_answer(self, status: int, reason: bytes, fields: Fields, body: bytes) -> None:
-        """Replace an answer before it is sent; also an event stream, which then ends."""
-        if self.stream is not None:
-            self._let_go()
-            self.stream = None
-        if self.answer is not None and not self.was_changed:
-            self._links = links_in(self.answer.fields)
-        self.answer, self.was_changed = Answer(status, reason, fields, body), True
-
     # The request
-
-    @classmethod
-    def begin_for(cls, service: Service, down: H1Client, head: RequestHead) -> None:
-        """Begin an exchange for a client; the head may have its body."""
-        body, head.body = head.body, None
-        exchange = down.exchange = cls(service, down, head, body)
-        exchange.begin()
 
     def begin(self) -> None:
         """Judge the head: who asks, and how much will come."""
@@ -317,46 +239,25 @@ class Exchange:
         service, head = self.service, self.head
         if self.down.lacks_seat:
             return self._refuse(503, FULL, "max_clients", _RETRY)
-        if self._is_stopped_at_the_gate(may_visit=True):
-            return None
+        if problem := problem_at_the_gate(self, may_visit=True):
+            return self._refuse(403, refusal_for(problem), problem)
         if head.length is not None and head.length > service.listener.policy.config.limits.pending:
             return self._refuse(413, TOO_LARGE, "Request too large")
         self.phase = Phase.COLLECTING
         if self.has_all:
-            self._collected()
-        elif head.expects and self.made is not None:
-            self._play_made(service.listener.unasked())
+            self.end_of_request()
         elif head.expects:
-            self.down.go_ahead()
+            self._invite_body()
         return None
 
-    def _is_stopped_at_the_gate(self, *, may_visit: bool) -> bool:
-        """Refuse a request by the page or name that it comes from; ``may_visit`` lets pass those
-        that may be a part of a login."""
-        head, service = self.head, self.service
-        notes, config = head.notes, service.listener.policy.config
-        if notes.config is not config:
-            host, fields = self.down.host, without_our_cookie(head.fields)
-            known = notes.head = Head(head.method, head.target, fields, host.peer)
-            notes.config, notes.problem, notes.out_fields = config, None, None
-            if not service.listener.is_forward:  # there the upstream itself can check both
-                notes.problem = problem_in_source(
-                    config.allowed_hosts, known, authority=head.authority, own=host.own
-                )
-        is_of_site = notes.problem == "Sec-Fetch-Site"
-        is_visit = service.is_visit if is_of_site and may_visit else None
-        if notes.problem is None or (is_visit is not None and is_visit(self)):
-            return False
-        said = FORBIDDEN_SITE if is_of_site else FORBIDDEN
-        self._refuse(403, said, notes.problem)
-        return True
+    def _invite_body(self) -> None:
+        self.down.go_ahead()
 
     def take(self, data: bytes) -> None:
         """Take bytes of the body."""
         if self.is_over:
             return
-        if self.made is None:
-            self._parts.append(data)
+        self._came.add(data)
         self.size += len(data)
         if self.size > self.service.listener.policy.config.limits.pending:
             self._refuse(413, TOO_LARGE, "Request too large")
@@ -373,124 +274,62 @@ class Exchange:
     def end_of_request(self) -> None:
         """The whole request is here."""
         self.has_all = True
-        if self.phase is Phase.COLLECTING:
-            self._collected()
-
-    def _collected(self) -> None:
-        parts, self._parts = self._parts, []
-        if self.made is not None:
-            return self._play_made(self.service.listener.unasked())
-        self.body = parts[0] if len(parts) == 1 else b"".join(parts)
+        if self.phase is not Phase.COLLECTING:
+            return
+        self.body = self._came.take()
         self.phase = Phase.DECIDING
-        self.point("request", self._judge)
-        return None
+        self.point("request", self.judge)
 
-    def _judge(self) -> None:
+    def judge(self) -> None:
         """Judge the request as it is now: this is the last check before it is sent."""
         if self.service.is_ending:
             ids = (*ids_in(self.body),) or (None,)
             return self.reply(Answered(200, _joined(_lost(id) for id in ids)))
         before, may_be_login = self.service.before_judging, self.service.may_be_login
         if before is not None and (may_be_login is None or may_be_login(self.head.target)):
-            return before(self, self._going_on(self._judge_message))
+            return before(self, self.once(self._judge_message))
         return self._judge_message()
 
-    def move_to(self, service: Service) -> None:
-        """Let another service judge the request, because its upstream runs only now."""
-        self.service.exchanges.discard(self)
-        self.service = service
-        service.exchanges.add(self)
-        self.guarded(self._judge)
-        self.down.host.wake()
-
     def _judge_message(self) -> None:
-        if self._is_stopped_at_the_gate(may_visit=False):  # something may have changed since
-            return None
+        if problem := problem_at_the_gate(self, may_visit=False):  # it may have changed since
+            return self._refuse(403, refusal_for(problem), problem)
         known = self.head.notes.head
         assert known is not None
         outcome = self.service.listener.judge_request(known, self.body, self)
         if isinstance(outcome, Passed | Answered):
             return self._judged(outcome)
-        self._carry_out(outcome, self._judged)
+        self.carry_out(outcome, self._judged)
         return None
-
-    def _carry_out[T](self, decision: Deciding[T], step: Callable[[T], None]) -> None:
-        """Take a step with what a decision that waits comes to."""
-        self.service.effects.carry_out(decision, partial(self._later, self._course, step))
 
     def _judged(self, outcome: Passed | Answered) -> None:
         if isinstance(outcome, Answered):
-            if self.made is not None and self.made[0].status >= 400:
-                return self._play_made(self.service.listener.unasked())
             if outcome.stream and outcome.body and outcome.stream.reply(outcome.body):
                 outcome = Answered(202)
             return self.reply(outcome)
         if self.service.is_ending:
-            return self._judge()
+            return self.judge()
         asked = self.asked = outcome.exchange
         if outcome.body is not None:
             self.body = outcome.body
-        self._address(asked.head, outcome)
-        if self.made is not None:
-            return self._play_made(asked)
+        write_head(self, asked.head, outcome)
+        return self._go_out()
+
+    def _go_out(self) -> None:
+        """Send the request that was judged."""
         if self.service.before_sending is not None and self.address is None:
-            return self.service.before_sending(self, self._going_on(self._send))
+            return self.service.before_sending(self, self.once(self._send))
         return self._send()
 
-    def _play_made(self, asked: HttpExchange) -> None:
-        """Judge another addon's answer as if the upstream had sent it."""
-        assert self.made is not None
-        self.asked, self.phase = asked, Phase.ASKING
-        self.on_answer(*self.made)
-
-    def _address(self, head: Head, passed: Passed) -> None:
-        """Write the head that the upstream gets."""
-        notes = self.head.notes
-        is_usual = (
-            passed.body is None and not passed.headers and not self.added
-            and self.address is None and self.authority is None
-        )  # fmt: skip
-        if is_usual and notes.out_fields is not None:
-            self.out_fields, self._out_head = notes.out_fields, notes.out_head
-            return
-        self.out_fields = self._fields_for_upstream(head, passed)
-        self._out_head = None
-        # Which requests get the operator's headers changes while endpoints come and go.
-        if is_usual and not self.service.listener.legacy.endpoints:
-            notes.out_fields = self.out_fields
-            notes.out_head = self._out_head = self._rendered()
-
-    def _rendered(self) -> bytes:
+    def rendered_head(self) -> bytes:
+        """Return the head as it is sent, without its end and its length."""
         return render_request(self.head.method, self.head.target, self.out_fields)
 
-    def _fields_for_upstream(self, head: Head, passed: Passed) -> Fields:
-        listener, elsewhere = self.service.listener, self.address
-        host = self.authority
-        if host is None and elsewhere is not None:
-            host = elsewhere.authority
-        elif host is None and listener.keeps_host:
-            host = (self.head.authority or head.get(b"host") or "").encode("latin-1")
-        ours = () if elsewhere is not None else listener.headers_for(head)
-        added = [(name.encode(), value.encode()) for name, value in ours]
-        return fields_for_upstream(
-            head,
-            passed,
-            host=self.service.authority if host is None else host,
-            added=(*added, *self.added),
-        )
-
-    def add_field(self, name: bytes, value: bytes) -> None:
-        """Send a header with the request that nobody else sees, in place of one of that name."""
-        kept = [one for one in self.out_fields if one[0].lower() != name]
-        self.out_fields = (*kept, (name, value))
-        self._out_head = None
-
-    def _send(self) -> None:
+    def _send(self, most_idle: float | None = None) -> None:
+        """Send the request; also once more, with another token or on another connection."""
+        self.answer, self.is_answered = None, False
+        self._came.take()
         self.phase = Phase.ASKING
-        self.most_idle = self.service.limits.young
-        self._connect()
-
-    def _connect(self) -> None:
+        self.most_idle = self.service.limits.young if most_idle is None else most_idle
         connect = self.service.connect if self.address is None else None
         if (idle := (connect or self.down.host.connect)(self)) is not None:
             self.connected(idle)
@@ -500,28 +339,7 @@ class Exchange:
     @property
     def may_use_any(self) -> bool:
         """Whether the request may be sent on a connection that was idle for long."""
-        return self._tries == 0 and self._may_be_repeated
-
-    @property
-    def _may_be_repeated(self) -> bool:
-        """Whether sending the request twice changes nothing."""
-        if self.head.method in SAFE_METHODS:
-            return True
-        methods = self.asked.conversation.exchanges.methods if self.asked is not None else ()
-        return bool(methods) and _SAFE_MESSAGES.issuperset(methods)
-
-    @property
-    def _logs_connection_in(self) -> bool:
-        """Whether the client logs in for all that follows on the upstream's connection."""
-        asked = self.asked
-        return (
-            asked is not None
-            and b"authorization" in asked.head.names.places
-            and any(
-                name.lower() == b"authorization" and _LOGIN_OF_CONNECTION.match(value)
-                for name, value in self.out_fields
-            )
-        )
+        return self._tries == 0 and may_be_repeated(self)
 
     def connected(self, up: Upstream) -> None:
         """The host has found a connection."""
@@ -536,9 +354,9 @@ class Exchange:
             return up.idle()
         self.up = up
         self._tries += 1
-        if self._logs_connection_in:
+        if logs_connection_in(self):
             up.owner = self.down.host
-        head = self._rendered() if self._out_head is None else self._out_head
+        head = self.rendered_head() if self.out_head is None else self.out_head
         up.begin(self, head=head, method=self.head.method, body=self.body)
         if self.down.is_slow:
             up.slow_down(True)
@@ -552,9 +370,8 @@ class Exchange:
         self.up = None
         if self.is_over:
             return None
-        if was_idle and self.answer is None and self._tries < 2 and self._may_be_repeated:
-            self.most_idle = 0.0
-            return self._connect()
+        if was_idle and self.answer is None and self._tries < 2 and may_be_repeated(self):
+            return self._send(most_idle=0.0)
         return self.lose("the upstream closed the connection")
 
     def lose(self, why: str) -> None:
@@ -563,9 +380,8 @@ class Exchange:
             return None
         self.why = why
         self.service.suspect()
-        if self.stream is not None and self.stream.is_waiting and not self._is_lost:
-            self._is_lost = True  # a second loss does not wait: the process ends
-            return self._drop_upstream()
+        if self.stream is not None and self.stream.waits_after_loss():
+            return self._let_go(keeps_stream=True)
         replies: tuple[bytes, ...] = ()
         listener, asked = self.service.listener, self.asked
         if asked is None:
@@ -575,30 +391,26 @@ class Exchange:
         else:
             replies = listener.lost_replies(asked)
         if self.has_begun:
-            return self._end_stream_with(replies, Outcome.UPSTREAM_FAILED)
+            return self.end_stream_with(replies, Outcome.UPSTREAM_FAILED)
         answered = Answered(200, _joined(replies)) if replies else Answered(502, LOST)
         return self.reply(answered, outcome=Outcome.UPSTREAM_FAILED)
 
-    def _end_stream_with(self, replies: Iterable[bytes], outcome: Outcome) -> None:
+    def end_stream_with(self, replies: Iterable[bytes], outcome: Outcome) -> None:
         """End a stream that has begun, with these last messages."""
         self._let_go()
-        last = b"".join(map(render_event, replies))
-        if last and self.tap is not None:
-            self.tap.said(last)
         self._over(outcome)
         self.tell("error")
-        self.down.stream(last, is_last=True)
+        self.down.stream(b"".join(map(render_event, replies)), is_last=True)
 
-    def _say(self, data: bytes, head: Answer | None = None, *, is_last: bool = False) -> None:
-        if data and self.tap is not None:
-            self.tap.said(data)
-        self.down.stream(data, head=head, is_last=is_last)
+    def say(self, data: bytes, head: Answer | None = None) -> None:
+        """Send a piece of the stream; the first with its head."""
+        self.down.stream(data, head=head)
 
     # The answer
 
     def on_answer(self, head: AnswerHead, body: bytes) -> None:
         """Take a whole answer."""
-        course, self._has_ended = self._course, True
+        course, self.is_answered = self._course, True
         self.on_head(head, body)
         if course == self._course and self.answer is not None and self.stream is None:
             self.on_end()  # a stream ends itself, perhaps when another addon has looked at it
@@ -610,23 +422,17 @@ class Exchange:
             raise RuntimeError("an answer to nothing")
         if status == 101:
             raise ProtocolError("an upgrade that was not requested")
-        if self.tap is not None:
-            self.tap.head(status, head.fields)
         self.size = len(body)  # no matter if it is an event stream
         if body:
-            self._parts.append(body)
-            if self.tap is not None:
-                self.tap.data(body)
-        if self.tap is not None and self._has_ended:
-            self.tap.data(b"")
+            self._came.add(body)
         notes = self._notes = head.notes
         fields = _fields_of(head, listener)
         answer = self.answer = Answer(status, notes.reason, fields, length=head.length)
         before = self.service.before_answering
-        if before is not None and before(self, self._going_on(self._send_again)):
+        if before is not None and before(self, self.once(self._send)):
             self.answer = None
-            return self._drop_upstream()
-        if b"origin" in asked.head.names.places and (page := self._page()):
+            return self._let_go()
+        if b"origin" in asked.head.names.places and (page := _page_of(self.head)):
             is_preflight = (
                 self.head.method == "OPTIONS"
                 and b"access-control-request-method" in asked.head.names.places
@@ -636,150 +442,46 @@ class Exchange:
             listener.note_answer_head(asked, status, notes.session)
         if not notes.stays and asked.waits:
             raise ProtocolError("a redirect that leads away from us")
-        self._note_logins(notes.locations, notes.challenges)
+        self.service.see_head(self, notes.locations, notes.challenges)
         if is_event_stream(notes.kind) and status not in NO_BODY and self.head.method != "HEAD":
-            self._open_stream(asked, answer, notes)
+            self.stream = open_stream(self, asked, answer, notes)
+            self.point("responseheaders", self._begin_stream)
         return None
 
-    def _note_logins(self, locations: Sequence[str], challenges: Sequence[str]) -> None:
-        """Learn from the head of an answer where clients log in, and let a refusal name us."""
-        service = self.service
-        if service.listener.policy.config.only_mcp or service.learns_logins:
-            service.listener.logins.learn_head(
-                self.head.method, self.head.target, locations, challenges
-            )
-        refuses = self.answer is not None and self.answer.status in (401, 403)
-        if refuses and service.rewrite_refusal is not None:
-            service.rewrite_refusal(self)
-
-    def _send_again(self) -> None:
-        """Send the request once more: the hook has renewed its token."""
-        self.answer, self._parts, self._has_ended = None, [], False
-        self._send()
-
-    def _open_stream(self, asked: HttpExchange, answer: Answer, notes: AnswerNotes) -> None:
-        if notes.coding.strip().lower() not in ("", "identity"):
-            raise ProtocolError("an event stream in a coding that was not requested")
-        refuse_partial(answer.status, notes.kind)
-        self.stream = self._filter(asked, answer)
-        self.point("responseheaders", self._begin_stream)
-
-    def _filter(self, asked: HttpExchange, answer: Answer) -> EventStream:
-        """Return the filter for the event stream that answers a request."""
-        send = self.inject if self.head.method == "GET" else None
-        listener, wake = self.service.listener, partial(self._later, self._course, self._wake)
-        if not listener.policy.config.shadow:  # which changes nothing
-            answer.fields = tuple([one for one in answer.fields if not describes_body(one[0])])
-
-        def make_queue() -> InOrder[bytes]:
-            most = listener.policy.config.limits.pending
-            return InOrder(self.service.effects.carry_out, wake, most=most)
-
-        return listener.open_stream(asked, self.head.target, send, make_queue)
-
     def _begin_stream(self) -> None:
-        answer = self.answer
-        assert answer is not None
-        if self.was_changed:
-            if self.stream is None:
-                return self._judge_changed()
-            self.was_changed = False
-            if not is_event_stream(self._judge_changed_head(answer).kind):
-                raise ProtocolError("an event stream under another name")
         self.phase = Phase.STREAMING
-        self.body, self._notes, self.out_fields, self._out_head = b"", None, (), None
+        self.body, self._notes, self.out_fields, self.out_head = b"", None, (), None
         if self.up is not None and self.head.method == "GET":  # it may stay open for hours
             self.up.wire.forget()
-        parts, self._parts = self._parts, []
-        return self._feed(b"".join(parts), answer)
+        assert self.stream is not None
+        self.stream.feed(self._came.take(), self.answer)
 
     def on_data(self, data: bytes) -> None:
         """Take bytes of the answer. Raises ProtocolError."""
-        if self.tap is not None:
-            self.tap.data(data)
-        if self.phase is Phase.STREAMING:
-            return self._feed(data)
+        if self.stream is not None and self.phase is Phase.STREAMING:
+            return self.stream.feed(data)
         if self.is_over:
             return None
-        self._parts.append(data)
+        self._came.add(data)
         self.size += len(data)
-        self._refuse_too_long()
+        _refuse_too_long(self)
         return None
-
-    def _refuse_too_long(self) -> None:
-        if self.size > self.service.listener.policy.config.limits.pending:
-            raise ProtocolError("a longer answer than we keep")
-
-    def _feed(self, data: bytes, head: Answer | None = None) -> None:
-        """Filter bytes of the stream, and send what may pass."""
-        if (stream := self.stream) is None:
-            return
-        if data and self.transform is not None:
-            made = self.transform(data)
-            data = made if isinstance(made, bytes) else b"".join(made)
-        self._pass_on(stream.feed(data, self) if data else b"", head)
-
-    def _wake(self) -> None:
-        """Some waiting events are decided now."""
-        if self.stream is not None and self.has_begun:
-            self._pass_on(self.stream.take())
-
-    def _pass_on(self, seen: bytes, head: Answer | None = None) -> None:
-        """Send what may be seen of the stream; end with it, once nothing waits."""
-        stream = self.stream
-        assert stream is not None
-        last = stream.finish(self) if self._has_ended else None
-        if last is None or stream.failure is not None:
-            if seen or head is not None:
-                self._say(seen, head)
-            if stream.failure is not None:
-                self.refuse_answer(stream.failure)
-            elif self._is_lost and not stream.is_waiting:
-                self.lose(self.why)
-            return None
-        if self.asked is not None and self.asked.is_legacy:
-            self._close_stream()
-            self.service.suspect()
-        elif self.head.method == "GET":
-            self.service.note_end_of_stream()
-        if self.down.host.point is None:
-            return self._end_stream(seen + last, head)
-        self._say(seen + last, head)
-        return self.point("response", self._end_stream)
-
-    def inject(self, data: bytes) -> bool:
-        """Send our own bytes on the event stream; return False if there is none."""
-        if self.phase is not Phase.STREAMING:
-            return False
-        self._say(data)
-        self.down.host.wake()
-        return True
-
-    def tell_list_changed(self) -> None:
-        """Tell the client on its open stream, if that is suitable, that its list has changed."""
-        if self.stream is not None:
-            # Not in the answer to a POST, unless the client has subscribed with it.
-            in_session = self.head.method == "GET"
-            for notice in self.stream.conversation.list_changed_notices(in_session=in_session):
-                self.inject(render_event(notice))
 
     def on_end(self) -> None:
         """The upstream's answer is complete."""
         if self.is_over:
             return None
-        if self.tap is not None and not self._has_ended:
-            self.tap.data(b"")
-        self._has_ended = True
+        self.is_answered = True
         if self.stream is not None:
-            return self._pass_on(b"") if self.phase is Phase.STREAMING else None
-        self._refuse_too_long()
-        parts, self._parts = self._parts, []
-        return self._judge_body(parts[0] if len(parts) == 1 else b"".join(parts), self._shown)
+            return self.stream.feed(b"") if self.phase is Phase.STREAMING else None
+        _refuse_too_long(self)
+        return self._judge_body(self._came.take(), self._deliver)
 
-    def _end_stream(self, last: bytes = b"", head: Answer | None = None) -> None:
+    def end_stream(self, last: bytes = b"", head: Answer | None = None) -> None:
+        """End an event stream as it should, with these last bytes."""
         self._over(Outcome.ANSWERED)
         self.tell("answered")
-        self._say(last, head, is_last=True)
+        self.down.stream(last, head=head, is_last=True)
 
     def _judge_body(self, raw: bytes, go_on: Callable[[], None]) -> None:
         answer, asked, notes = self.answer, self.asked, self._notes
@@ -794,7 +496,7 @@ class Exchange:
         )
         if decision is None or isinstance(decision, Answered):
             return self._put(answer, go_on, decision)
-        self._carry_out(decision, partial(self._put, answer, go_on))
+        self.carry_out(decision, partial(self._put, answer, go_on))
         return None
 
     def _put(self, answer: Answer, go_on: Callable[[], None], answered: Answered | None) -> None:
@@ -818,59 +520,8 @@ class Exchange:
             listener.logins.learn_document(answer.body)
         go_on()
 
-    @property
-    def our_address(self) -> str:
-        """Our address as the client calls us: by its Host header, which the gate has admitted, and
-        with the server's prefix if we serve several.
-
-        A balancer in front of us may do TLS. We believe the user, who allows an https origin, and
-        no header that anybody can send.
-        """
-        hosts = [value for name, value in self.head.fields if name.lower() == b"host"]
-        if len(hosts) != 1:
-            raise ProtocolError("a request that names no host")
-        host, listener = hosts[0].decode("latin-1"), self.service.listener
-        is_tls = self.down.host.is_tls or listener.config.allowed_hosts.has_https(host)
-        return f"{'https' if is_tls else 'http'}://{host}{listener.mount.prefix}"
-
-    def _shown(self) -> None:
-        """The answer is judged: show it to other addons, and judge their changes again."""
-        if self.down.host.point is None or self._was_shown:
-            return self._deliver()
-        self._was_shown = True
-        return self.point("responseheaders", partial(self.point, "response", self._looked_at))
-
-    def _looked_at(self) -> None:
-        return self._judge_changed() if self.was_changed else self._deliver()
-
-    def _judge_changed(self) -> None:
-        """Judge an answer that another addon has changed; the requests it answers are unknown."""
-        answer = self.answer
-        assert answer is not None
-        self.was_changed = False
-        notes = self._notes = self._judge_changed_head(answer)
-        if is_event_stream(notes.kind):
-            raise ProtocolError("an event stream that came too late to be judged")
-        self.asked = self.service.listener.unasked()
-        self._judge_body(answer.body, self._deliver)
-
-    def _judge_changed_head(self, answer: Answer) -> AnswerNotes:
-        if answer.status == 101:
-            raise ProtocolError("an upgrade that was not requested")
-        head = AnswerHead(answer.status, answer.reason or b"", answer.fields)
-        notes = notes_on(head, self.service.listener)
-        links = links_in(answer.fields)
-        if links == self._links:  # they were judged, or are our own
-            kept = [one for one in notes.fields if one[0].lower() not in WITH_URLS]
-            notes.fields = (*kept, *links)
-        elif not notes.stays and self.asked is not None and self.asked.waits:
-            raise ProtocolError("a redirect that leads away from us")
-        if self.stream is not None and notes.coding.strip().lower() not in ("", "identity"):
-            raise ProtocolError("an event stream in a coding that was not requested")
-        answer.fields, answer.reason = notes.fields, notes.reason or None
-        return notes
-
     def _deliver(self) -> None:
+        """Send the answer, which is judged."""
         answer = self.answer
         assert answer is not None
         self._over(self.outcome or Outcome.ANSWERED)
@@ -897,20 +548,13 @@ class Exchange:
         answer = self.answer = Answer(answered.status, body=answered.body)
         if answered.body:
             fields = ((b"content-type", answered.content_type.encode()), *fields)
-        if with_cors and (page := self._page()):
+        if with_cors and (page := _page_of(self.head)):
             fields = (*fields, *self.service.listener.cors.headers_for(page))
         answer.fields = fields
         if challenges := answered.challenges:
             answer.fields = (*fields, *((b"www-authenticate", one) for one in challenges))
-            self._note_logins((), [one.decode("latin-1") for one in challenges])
-        if outcome is not Outcome.ANSWERED:
-            return self.point("error", self._deliver)
-        return self._shown()
-
-    def _page(self) -> Page | None:
-        """Return the web page that sent the request, if one did."""
-        known = self.head.notes.head
-        return page_of(known) if known is not None and b"origin" in known.names.places else None
+            self.service.see_head(self, (), [one.decode("latin-1") for one in challenges])
+        return self._deliver()
 
     def refuse_answer(self, error: Exception) -> None:
         """End the exchange because the upstream's answer must not pass."""
@@ -923,7 +567,7 @@ class Exchange:
             answered = self.service.listener.invalid_answer(self.asked, self.why, self)
         if not self.has_begun:
             return self.reply(answered)
-        return self._end_stream_with([answered.body] if answered.status == 200 else [], Outcome.CUT)
+        return self.end_stream_with([answered.body] if answered.status == 200 else [], Outcome.CUT)
 
     def give_up(self, said: str = _TOO_MUCH) -> None:
         """End the exchange, such as because all of them hold too much memory; what waits for an
@@ -934,18 +578,8 @@ class Exchange:
         ids = self.asked.conversation.exchanges.take_all() if self.asked is not None else []
         replies = [render_error(id, INTERNAL_ERROR, said) for id in (*ids,) or (None,)]
         if self.has_begun:
-            return self._end_stream_with(replies if ids else [], Outcome.CUT)
+            return self.end_stream_with(replies if ids else [], Outcome.CUT)
         return self.reply(Answered(200 if ids else 503, _joined(replies)), fields=_RETRY)
-
-    def end(self, last: bytes = b"") -> bool:
-        """End an event stream cleanly, with these last bytes; False if there is none."""
-        if self.phase is not Phase.STREAMING:
-            return False
-        self._let_go()
-        self._say(last)
-        self.point("response", self._end_stream)
-        self.down.host.wake()
-        return True
 
     def fail(self, error: Exception) -> None:
         """End the exchange: its answer must not pass, or our own code has raised. Never raises."""
@@ -966,11 +600,6 @@ class Exchange:
             self.phase = Phase.OVER
             self.service.exchanges.discard(self)
             self.down.host.abort()
-
-    def kill(self) -> None:
-        """The user of the host wants the exchange to end."""
-        if not self.is_over:
-            self.cut("Connection killed.")
 
     def cut(self, why: str) -> None:
         """Cut the exchange off, so that the client notices."""
@@ -996,68 +625,28 @@ class Exchange:
         self.phase, self.outcome = Phase.OVER, outcome
         # An observer may remember us for long, and a stream refers to us: keep nothing large.
         self.up = self.stream = None
-        self.body, self._parts = b"", []
+        self.body = b""
+        self._came.take()
         self.service.exchanges.discard(self)
         if self.service.note_over is not None:
             self.service.note_over(self)
 
-    def _let_go(self) -> None:
-        """The answer is not wanted any more."""
-        self._drop_upstream()
-        self._close_stream()
-
-    def _close_stream(self) -> None:
-        if self.stream is not None and self.asked is not None:
-            self.stream.abandon()
-            if self.asked.is_legacy:
-                self.service.listener.close_stream(self.asked)
-
-    def _drop_upstream(self) -> None:
+    def _let_go(self, *, keeps_stream: bool = False) -> None:
+        """The answer is not wanted any more; ``keeps_stream`` keeps what of it still waits."""
         up, self.up = self.up, None
         if up is not None:
             up.drop()
+        if self.stream is not None and not keeps_stream:
+            self.stream.close()
 
-    # Steps that run later
+    # What a host overrides that lets other addons take part
 
-    def point(self, name: str, go_on: Callable[[], None]) -> None:
-        """Let other addons run, if there are any."""
-        point = self.down.host.point
-        if point is None:
-            go_on()
-        else:
-            point(name, self, self._going_on(go_on))
+    def point(self, _name: str, go_on: Callable[[], None]) -> None:
+        """Let other addons run, then go on."""
+        go_on()
 
     def tell(self, name: str) -> None:
         """Tell other addons what they can no longer change."""
-        if (point := self.down.host.point) is not None:
-            point(name, self, nothing)
-
-    def _going_on(self, step: Callable[[], None]) -> Callable[[], None]:
-        """Return a function that takes a step once, unless the exchange takes another course."""
-        steps, course = [step], self._course
-
-        def go_on() -> None:
-            if steps:
-                self._later(course, steps.pop())
-
-        return go_on
-
-    def _later(self, course: int, step: Callable[..., None], *came: object) -> None:
-        """Take a step after a wait, with what was waited for."""
-        if course != self._course or self.is_over:
-            return
-        if came and isinstance(came[0], Exception):
-            self.fail(came[0])
-        else:
-            self.guarded(step, *came)
-        self.down.host.wake()
-
-    def guarded[*Args](self, step: Callable[[*Args], None], *args: *Args) -> None:
-        """Take a step; if it raises, only this exchange ends."""
-        try:
-            step(*args)
-        except Exception as error:
-            self.fail(error)
 
 
 def notes_on(head: AnswerHead, listener: Listener) -> AnswerNotes:
@@ -1077,6 +666,17 @@ def _fields_of(head: AnswerHead, listener: Listener) -> Fields:
         dated = notes.fields[at][0], head.date or b""
         notes.fields = (*notes.fields[:at], dated, *notes.fields[at + 1 :])
     return notes.fields
+
+
+def _page_of(head: RequestHead) -> Page | None:
+    """Return the web page that sent a request, if one did."""
+    known = head.notes.head
+    return page_of(known) if known is not None and b"origin" in known.names.places else None
+
+
+def _refuse_too_long(exchange: Exchange) -> None:
+    if exchange.size > exchange.service.listener.policy.config.limits.pending:
+        raise ProtocolError("a longer answer than we keep")
 
 
 def _lost(id: str | None) -> bytes:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -217,6 +217,16 @@ class Service:
     """Called at the end of each exchange, if somebody follows them."""
     _told: set[object] = field(default_factory=set)
 
+    def see_head(
+        self, exchange: Exchange, locations: Sequence[str], challenges: Sequence[str]
+    ) -> None:
+        """Learn from the head of an answer where clients log in, and let a refusal name us."""
+        head, answer = exchange.head, exchange.answer
+        if self.listener.policy.config.only_mcp or self.learns_logins:
+            self.listener.logins.learn_head(head.method, head.target, locations, challenges)
+        if self.rewrite_refusal is not None and answer is not None and answer.status in (401, 403):
+            self.rewrite_refusal(exchange)
+
     def note_failure(self, error: Exception) -> None:
         """Log once why an exchange is refused: a peer's mistake, or a bug with its traceback."""
         key: object = str(error)
@@ -251,9 +261,6 @@ class Address(NamedTuple):
         host = f"[{self.host}]" if ":" in self.host else self.host
         usual = self.port == (443 if self.is_tls else 80)
         return (host if usual else f"{host}:{self.port}").encode()
-
-
-type Point = Callable[[str, Exchange, Callable[[], None]], None]
 
 
 class Asking(Protocol):
@@ -306,10 +313,6 @@ class Host(Protocol):
     """The client's port."""
     is_tls: bool
     """True if the client uses TLS."""
-    point: Point | None
-    """Runs other addons at a named point (requestheaders, request, responseheaders, response,
-    error), then calls its last argument. At ``answered`` the client has all of the answer, and it
-    is too late to change anything. None if there are no other addons."""
 
     def send(self, data: bytes) -> None:
         """Send these bytes to the client. After ``abort`` or ``close`` this does nothing."""

@@ -183,6 +183,21 @@ def head_of(exchange: Exchange) -> Head:
     return known or Head(head.method, head.target, head.fields, exchange.down.host.peer)
 
 
+def move_to(exchange: Exchange, service: Service) -> None:
+    """Let another service judge a request, because its upstream runs only now."""
+    exchange.service.exchanges.discard(exchange)
+    exchange.service = service
+    service.exchanges.add(exchange)
+    exchange.guarded(exchange.judge)
+    exchange.down.host.wake()
+
+
+def peer_of(exchange: Exchange) -> str:
+    """Return the client's address and port, for people."""
+    host, port = exchange.down.host.peer, exchange.down.host.port
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def client_of(exchange: Exchange) -> Client | None:
     """Return the client that waits for the answer; None if it waits on another stream."""
     asked = exchange.asked
@@ -392,7 +407,8 @@ def _tell_of_new_list(site: Site) -> None:
 def tell_list_changed(site: Site) -> None:
     """Tell all clients of a site that have a suitable open stream that their list has changed."""
     for exchange in list(site.exchanges):
-        exchange.tell_list_changed()
+        if exchange.stream is not None:
+            exchange.stream.tell_list_changed()
 
 
 def _why(error: Exception) -> str:

@@ -31,7 +31,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.core.engine.client_h1 import H1Client
-from mcp_tool_filter.core.engine.service import Point
 from mcp_tool_filter.core.engine.upstream import Upstream
 from mcp_tool_filter.core.engine.wire import LONG
 from mcp_tool_filter.core.errors import StartError
@@ -338,8 +337,6 @@ class ClientConnection(_Connection):
     """One client's connection; it is the engine's ``Host``."""
 
     speaks: H1Client
-
-    point: Point | None = None
 
     def __init__(self, server: Server) -> None:
         self._server, self._reads = server, server.reads

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from mcp_tool_filter.core.engine.client_h1 import H1Client, Turn
-from mcp_tool_filter.core.engine.exchange import Answer, Exchange
+from mcp_tool_filter.core.engine.exchange import Answer
 from mcp_tool_filter.core.engine.service import Address, Host, Service
 from mcp_tool_filter.core.engine.upstream import Upstream
 from mcp_tool_filter.core.engine.wire import (
@@ -28,6 +28,7 @@ from mcp_tool_filter.core.engine.wire import (
 )
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.head import Fields
+from mcp_tool_filter.rooms.mitmproxy.shown import ShownExchange
 
 _CONNECTION = b"connection"
 _CLOSE = (_CONNECTION, b"close")
@@ -72,15 +73,15 @@ class Routes(Protocol):
         """Open the tunnel that a CONNECT asks for; ``ahead`` came behind it. Raises Fault."""
 
 
-class Forwarded(Exchange):
+class Forwarded(ShownExchange):
     """A request to a named host, perhaps over a proxy behind us."""
 
     route: Route
 
-    def _rendered(self) -> bytes:
+    def rendered_head(self) -> bytes:
         route = self.route
         if route.proxy is None:
-            return super()._rendered()
+            return super().rendered_head()
         url = self.service.listener.upstream + self.head.target
         return render_request(self.head.method, url, (*self.out_fields, *route.login))
 

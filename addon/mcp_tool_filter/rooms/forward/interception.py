@@ -60,10 +60,10 @@ from mcp_tool_filter.rooms.forward.sites import MOST_URLS, ForwardRoutes, Sites,
 from mcp_tool_filter.rooms.mitmproxy.connections import Newcomer
 from mcp_tool_filter.rooms.mitmproxy.layer import EngineLayer, Orders, RefusingLayer, Seat
 from mcp_tool_filter.rooms.mitmproxy.options import FORWARD_MODES
+from mcp_tool_filter.rooms.mitmproxy.shown import ShownExchange
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.engine.client_h1 import H1Client
-    from mcp_tool_filter.core.engine.exchange import Exchange
     from mcp_tool_filter.core.process.proxy import Proxy
     from mcp_tool_filter.rooms.mitmproxy.flows import Flows
 
@@ -242,13 +242,13 @@ class ForwardLayer(EngineLayer):
             if isinstance(one, EngineLayer):
                 one.tick(now)
 
-    def _point(self, name: str, exchange: Exchange, go_on: Callable[[], None]) -> None:
+    def point(self, name: str, exchange: ShownExchange, go_on: Callable[[], None]) -> None:
         """Show the exchange's own server, since there are many."""
         if exchange.flow is None and isinstance(exchange, Forwarded):
             at = exchange.route.at
             self.service = exchange.service
             self.context.server = Server(address=(at.host, at.port), tls=at.is_tls)
-        super()._point(name, exchange, go_on)
+        super().point(name, exchange, go_on)
 
     # The proxy behind us
 

@@ -22,7 +22,7 @@ from mcp_tool_filter.core.http.head import problem_in_body, text_of, values_of
 from mcp_tool_filter.core.http.listener import Listener, open_listener
 from mcp_tool_filter.core.http.urls import Origin, parse_origin
 from mcp_tool_filter.core.policy.config import Config
-from mcp_tool_filter.core.process.site import Site, head_of
+from mcp_tool_filter.core.process.site import Site, head_of, move_to
 from mcp_tool_filter.core.upstream.target import Target, target_for
 from mcp_tool_filter.rooms.forward.client import Route
 from mcp_tool_filter.rooms.forward.hosts import NamedHosts, are_same, is_address
@@ -102,7 +102,7 @@ class Sites:
         """Open the site for the first message; whatever is none belongs to a login."""
         limits, body = exchange.service.listener.config.limits, exchange.body
         if body and problem_in_body(head_of(exchange), body, is_endpoint=False, limits=limits):
-            exchange.move_to(self._site_of(origin, via, exchange.head.target))
+            move_to(exchange, self._site_of(origin, via, exchange.head.target))
         else:
             go_on()
 

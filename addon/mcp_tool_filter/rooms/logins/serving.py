@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from mcp_tool_filter.core.engine.exchange import Answer, Exchange
+from mcp_tool_filter.core.engine.gate import our_address
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.http.asked import Answered
 from mcp_tool_filter.core.http.bodies import decode_body
@@ -124,7 +125,9 @@ class OwnLogin:
 
     def _send(self, exchange: Exchange, value: str, go_on: Callable[[], None]) -> None:
         self._sent.setdefault(exchange, _Sent()).value = value
-        exchange.add_field(_AUTHORIZATION, value.encode())
+        kept = [one for one in exchange.out_fields if one[0].lower() != _AUTHORIZATION]
+        exchange.out_fields = (*kept, (_AUTHORIZATION, value.encode()))
+        exchange.out_head = None  # nobody else gets it
         go_on()
 
     def _answer_without(self, exchange: Exchange, error: StartError) -> None:
@@ -262,7 +265,7 @@ class LoginsThrough:
         if self._listener.takes_headers(exchange.head.target):
             through.note_challenges(challenges)
         if challenges:
-            ours = exchange.our_address
+            ours = our_address(exchange)
             _rewrite_challenges(answer, lambda one: through.rewrite_challenge(one, ours))
 
     def rewrite_body(self, exchange: Exchange) -> None:
@@ -274,7 +277,7 @@ class LoginsThrough:
             return
         limit = self._listener.config.limits.message
         document = decode_body(answer.body, answer.get(b"content-encoding"), limit=limit)
-        rewritten = through.rewrite_document(document, exchange.our_address)
+        rewritten = through.rewrite_document(document, our_address(exchange))
         if rewritten is not None:
             answer.fields = _without(answer.fields, _VALIDATORS)
             answer.body = rewritten
@@ -294,14 +297,14 @@ class LoginsThrough:
 
                 _reply(exchange, LoginAnswer(204, headers=_PREFLIGHT), head)
                 return
-        elif (said := await through.answer(head, body, exchange.our_address)) is not None:
+        elif (said := await through.answer(head, body, our_address(exchange))) is not None:
             if not exchange.is_over:
                 _reply(exchange, said, head)
             return
         if exchange.is_over:
             return
         if not coding:
-            changed = through.translated(head, raw, exchange.our_address)
+            changed = through.translated(head, raw, our_address(exchange))
             if changed is not None:
                 _change(exchange, target=changed[0])
                 exchange.body = changed[1]

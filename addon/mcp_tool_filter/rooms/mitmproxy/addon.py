@@ -468,9 +468,7 @@ def layer_for_replay(
     )
     context = Context(client, ctx.options)
     context.server = Server(address=upstream)
-    layer = make(context)
-    layer.point = None  # mitmproxy runs the hooks of a replay
-    return layer
+    return make(context)
 
 
 async def replay(flow: HTTPFlow, layer: EngineLayer, address: Address | None) -> None:
@@ -504,7 +502,7 @@ def _begin(flow: HTTPFlow, service: Service, address: Address | None, down: Inne
     head = RequestHead(
         flow.request.method, target.decode("latin-1"), ((b"host", b"localhost"), *kept)
     )
-    exchange = Exchange(service, down, head)
+    exchange = Exchange(service, down, head)  # not shown: mitmproxy runs the hooks of a replay
     exchange.address = address
     exchange.flow = SimpleNamespace(flow=flow)
     down.ask(exchange, body)

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.rooms.mitmproxy.connections import Sockets
     from mcp_tool_filter.rooms.mitmproxy.hooks import Hooks
     from mcp_tool_filter.rooms.mitmproxy.layer import EngineLayer
+    from mcp_tool_filter.rooms.mitmproxy.shown import ShownExchange
     from mcp_tool_filter.rooms.mitmproxy.views import FlowObserver
     from mcp_tool_filter.rooms.secrets.finder import SecretFinder
 
@@ -90,7 +91,7 @@ class Flows:
         self.keeps_host = False
         """The value of mitmproxy's option keep_host_header."""
 
-    def run(self, name: str, exchange: Exchange, layer: EngineLayer) -> Awaitable[None] | None:
+    def run(self, name: str, exchange: ShownExchange, layer: EngineLayer) -> Awaitable[None] | None:
         """Show an exchange to the other addons; return what to await if one of them waits."""
         picture = exchange.flow
         if not isinstance(picture, Picture):
@@ -107,7 +108,7 @@ class Flows:
             return None
         return hooks.run(name, picture.flow)
 
-    def go_on(self, name: str, exchange: Exchange, go_on: Callable[[], None]) -> None:
+    def go_on(self, name: str, exchange: ShownExchange, go_on: Callable[[], None]) -> None:
         """Take over what the other addons have changed, and let the engine continue."""
         picture = exchange.flow
         assert isinstance(picture, Picture)
@@ -146,7 +147,7 @@ class Flows:
 class Picture:
     """One exchange as a flow."""
 
-    def __init__(self, flows: Flows, exchange: Exchange, layer: EngineLayer) -> None:
+    def __init__(self, flows: Flows, exchange: ShownExchange, layer: EngineLayer) -> None:
         self._flows = flows
         self.exchange = exchange
         self._layer = layer
@@ -297,7 +298,7 @@ class Picture:
             self._adopt_whole(response)  # another answer, and not a stream
         else:
             if callable(response.stream):
-                exchange.transform = response.stream
+                exchange.stream.transform = response.stream
             if (response.status_code, response.headers.fields) != self._answer[:2]:
                 exchange.change_stream_head(response.status_code, self._fields_in(response))
 

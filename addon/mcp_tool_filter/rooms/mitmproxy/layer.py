@@ -39,12 +39,12 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.tunnel import TunnelLayer
 
 from mcp_tool_filter.core.engine.client_h1 import H1Client
-from mcp_tool_filter.core.engine.service import Address, Asking, Point, Service
+from mcp_tool_filter.core.engine.service import Address, Asking, Service
 from mcp_tool_filter.core.engine.upstream import Upstream
 from mcp_tool_filter.rooms.mitmproxy.connections import Newcomer
+from mcp_tool_filter.rooms.mitmproxy.shown import ShownExchange
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.engine.exchange import Exchange
     from mcp_tool_filter.core.process.limits import Holder
     from mcp_tool_filter.rooms.mitmproxy.flows import Flows
 
@@ -111,7 +111,6 @@ class EngineLayer(layer.Layer):
         host, port, *_ = context.client.peername
         self.peer, self.port = str(host), int(port)
         self.is_tls = context.client.tls
-        self.point: Point | None = self._point
         self._orders: deque[commands.Command] = deque()
         self._upstreams: dict[Server, Upstream] = {}
         self._idle: dict[Server, float] = {}
@@ -183,7 +182,7 @@ class EngineLayer(layer.Layer):
         self._client.receive(data)
 
     def _open_client(self) -> H1Client:
-        return H1Client(self.service, self)
+        return H1Client(self.service, self, ShownExchange)
 
     def _client_left(self) -> None:
         """The client has closed its side; we treat a half-closed connection as closed."""
@@ -287,7 +286,7 @@ class EngineLayer(layer.Layer):
         except ValueError:  # the client has left
             self._orders.clear()
 
-    def _point(self, name: str, exchange: Exchange, go_on: Callable[[], None]) -> None:
+    def point(self, name: str, exchange: ShownExchange, go_on: Callable[[], None]) -> None:
         """Let other addons see and change an exchange."""
         work = self._flows.run(name, exchange, self)
         continue_ = partial(self._flows.go_on, name, exchange, go_on)

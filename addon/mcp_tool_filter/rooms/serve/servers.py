@@ -36,7 +36,7 @@ from mcp_tool_filter.core.policy.verdict import Reply, Why
 from mcp_tool_filter.core.process.background import in_background, keep
 from mcp_tool_filter.core.process.proxy import Proxy
 from mcp_tool_filter.core.process.sentences import warnings_about, warnings_in
-from mcp_tool_filter.core.process.site import Site, Surroundings, TargetFinder
+from mcp_tool_filter.core.process.site import Site, Surroundings, TargetFinder, move_to
 from mcp_tool_filter.rooms.lock.lock import LockError
 from mcp_tool_filter.rooms.serve.mount import ENDPOINT, Mount, split_target
 
@@ -352,7 +352,7 @@ class Running:
             else:
                 exchange.head.target = site.listener.mount.inward(exchange.head.target)
                 exchange.head.notes = RequestNotes()
-                exchange.move_to(site)
+                move_to(exchange, site)
         except Exception as error:
             exchange.fail(error)
             exchange.down.host.wake()

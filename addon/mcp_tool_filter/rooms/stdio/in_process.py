@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from mcp_tool_filter.core.engine.exchange import Answer, Exchange
-    from mcp_tool_filter.core.engine.service import Asking, Host, Point
+    from mcp_tool_filter.core.engine.service import Asking, Host
 
 
 class InProcess:
@@ -153,7 +153,6 @@ class _NoHost:
     own = peer = "127.0.0.1"
     port = 0
     is_tls = False
-    point: Point | None = None
 
     def send(self, _data: object) -> None:
         """Do nothing."""

@@ -17,7 +17,7 @@ from mcp_tool_filter.core.http.bodies import may_be_event_stream
 from mcp_tool_filter.core.http.urls import parse_origin
 from mcp_tool_filter.core.policy.situation import Client, Direction, Via
 from mcp_tool_filter.core.process.plugs import Plug
-from mcp_tool_filter.core.process.site import Site, client_of, site_of
+from mcp_tool_filter.core.process.site import Site, client_of, peer_of, site_of
 from mcp_tool_filter.rooms.rules.rule_effects import WriteLog
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Watchers(Plug):
     def _origin_of(self, origin: object) -> dict[str, str]:
         if not isinstance(origin, Exchange):
             return {}
-        said = {"client": origin.peer, "flow": self.proxy.around.name_flow(origin)}
+        said = {"client": peer_of(origin), "flow": self.proxy.around.name_flow(origin)}
         if self.proxy.names_upstreams:
             said["upstream"] = site_of(origin).url
         if self.proxy.runs is not None:
