@@ -29,9 +29,9 @@ def stored_logins() -> KnownLogins | None:
 _IN: Final = "mcp_tool_filter.rooms"
 ROOMS: Final = (
     Entry(
-        options=("of_things",),
+        options=("of_catalog",),
         flags="--deny-prompts, --deny-resources or --deny-skills",
-        settles=f"{_IN}.things.things:with_things",
+        settles=f"{_IN}.catalog.catalog:with_catalog",
     ),
     Entry(
         f"{_IN}.lock.locks:Locks",

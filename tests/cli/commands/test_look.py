@@ -76,7 +76,7 @@ async def test_json_has_a_stable_form(tmp_path: Path) -> None:
     assert stderr == ""
 
 
-OF_THINGS = (
+OF_CATALOG = (
     "--deny-prompts", "^secret,^gone", "--deny-resources", "^file:///etc/,^nix", "--deny-skills",
     "^hide$,^no$",
 )  # fmt: skip
@@ -84,7 +84,7 @@ OF_THINGS = (
 
 async def ask_command(home: Path, *words: str) -> tuple[int, str, str]:
     """The same, before a command with prompts, resources and skills."""
-    return await ended(*words, "--port", "0", *OF_THINGS, "--", *upstream(), home=home)
+    return await ended(*words, "--port", "0", *OF_CATALOG, "--", *upstream(), home=home)
 
 
 async def test_prompts_resources_and_skills_are_shown_with_the_tools(tmp_path: Path) -> None:

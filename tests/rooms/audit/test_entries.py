@@ -24,10 +24,10 @@ from mcp_tool_filter.core.process.sentences import LONGEST
 from mcp_tool_filter.rooms.audit import entries as module
 from mcp_tool_filter.rooms.audit.entries import Arguments, Auditor, Contents, Unanswered, Wanted
 from mcp_tool_filter.rooms.audit.entry import Entry, LazyValue
+from mcp_tool_filter.rooms.catalog.catalog import with_catalog
 from mcp_tool_filter.rooms.page.timeline import Timeline
 from mcp_tool_filter.rooms.rules.rule_effects import WriteLog
 from mcp_tool_filter.rooms.telemetry import open_requests
-from mcp_tool_filter.rooms.things.things import with_things
 from tests.make import answering, asking, calling
 from tests.rows import each_row
 
@@ -44,7 +44,7 @@ class Audited:
         self.entries: list[Entry] = []
         self.shown = Timeline()
         self.auditor = Auditor(self._write, wanted, instance="one", soon=soon)
-        config = with_things(parse_config({"deny": ["^rm"], **DENIED, "shadow": shadow}))
+        config = with_catalog(parse_config({"deny": ["^rm"], **DENIED, "shadow": shadow}))
         policy = PolicyInForce(config=config, fetched=example("read", "rm"))
         policy.observe = self.auditor.note
         client = Client(session=Session(id="s-1", revision="2025-06-18"))

@@ -23,7 +23,7 @@ from mcp_tool_filter.cli.settings import Settings, chosen, target_of
 from mcp_tool_filter.cli.terminal import Colour, count, paint
 from mcp_tool_filter.core.errors import ConnectFailed, StartError, safe_lines
 from mcp_tool_filter.core.policy.snapshot import is_about_lock, shown
-from mcp_tool_filter.core.process.sentences import counted_things, estimate_tokens, hidden_by
+from mcp_tool_filter.core.process.sentences import counted_items, estimate_tokens, hidden_by
 from mcp_tool_filter.core.upstream.target import login_to
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _tools(known: KnownTools) -> Iterator[Finding]:
         yield Finding(True, f"{word}{by} {hidden}")
     for pattern in snapshot.too_wide:
         yield Finding(True, f'Warning: the pattern "{pattern.text}" matches every tool')
-    for _, said in counted_things(snapshot.things, is_shadow=known.who.is_shadow):
+    for _, said in counted_items(snapshot.catalog, is_shadow=known.who.is_shadow):
         yield Finding(True, said)
     for pattern in snapshot.unmatched:
         advice = "Is it spelled correctly? mcp-tool-filter --list-tools shows the names"

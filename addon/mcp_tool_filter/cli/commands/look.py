@@ -192,7 +192,7 @@ def _as_json(known: KnownTools) -> dict[str, object]:
             "exposed": not one.pattern,
             "pattern": one.pattern or None,
         }
-        for one in known.snapshot.things
+        for one in known.snapshot.catalog
     ]
     return {
         "upstream": known.who.shown_upstream,
@@ -232,19 +232,19 @@ def _print_tools(known: KnownTools) -> None:
     gone = len(known.snapshot.denied)
     tools = count(len(known.snapshot.allowed) + gone, "tool")
     say(f"{tools}, {gone} would be hidden: about {tokens} tokens per tools/list")
-    if known.snapshot.things:
+    if known.snapshot.catalog:
         print()
         print_table(
             ("KIND", "NAME", "STATUS"),
             [
                 (one.kind, one.name, f'denied by "{one.pattern}"' if one.pattern else "exposed")
-                for one in known.snapshot.things
+                for one in known.snapshot.catalog
             ],
             lambda row: None if row[2] == "exposed" else Colour.RED,
             is_cut=True,
             always_has_head=True,
         )
-    for _, said in sentences.counted_things(known.snapshot.things, is_shadow=False):
+    for _, said in sentences.counted_items(known.snapshot.catalog, is_shadow=False):
         say(said)
     for warning in sentences.warnings_in(known.snapshot):
         say(warning)

@@ -345,10 +345,10 @@ class Conversation:
         if arrival.announces and (problem := arrival.problem_in(message, raw, limits)):
             return self._tell(judged, problem)
         judged.message = message
-        things = policy.config.things
+        catalog = policy.config.catalog
         try:
-            if things and len(raw) >= _LONG_WITH_URIS:
-                things.judge_asked_ahead(message)
+            if catalog and len(raw) >= _LONG_WITH_URIS:
+                catalog.judge_asked_ahead(message)
             if isinstance(message, Batch):
                 return self._batch_from_client(message, judged, arrival)
             judged.exchange = exchange_for(message, len(raw), self.policy.clock())
@@ -555,7 +555,7 @@ class Conversation:
         policy, config = self.policy, self.policy.config
         situation = Situation(  # by place: names would cost as much again
             judged.snapshot, judged.direction, self.client, judged.exchange,
-            policy.links, config.limits, judged.origin, config.things,
+            policy.links, config.limits, judged.origin, config.catalog,
         )  # fmt: skip
         if policy.links:
             situation.is_shadow = policy.config.shadow
@@ -656,7 +656,7 @@ class Conversation:
         if judged.message is None and policy.reads_in_steps:
             if len(raw) >= _LONG and self.exchanges.lists > 0:
                 return self._from_upstream_in_steps(raw, judged)
-            if policy.config.things and len(raw) >= _LONG_WITH_URIS:
+            if policy.config.catalog and len(raw) >= _LONG_WITH_URIS:
                 message = parse_message(raw, policy.config.limits)
                 return begin(self._judge_uris_first(raw, judged, message))
         return self._read_from_upstream(raw, judged, judged.message)
@@ -712,8 +712,8 @@ class Conversation:
 
     def _judge_uris_first(self, raw: bytes, judged: Judged, message: Message) -> Deciding[Judged]:
         """Decide on a message after its URIs have been judged in steps."""
-        asked, things = self.exchanges.answered_by(message), self.policy.config.things
-        yield from things.judge_ahead(message, asked.method if asked else "") if things else ()
+        asked, catalog = self.exchanges.answered_by(message), self.policy.config.catalog
+        yield from catalog.judge_ahead(message, asked.method if asked else "") if catalog else ()
         decision = self._read_from_upstream(raw, judged, message)
         return (yield from decision) if waits(decision) else decision
 

@@ -214,15 +214,15 @@ class PolicyInForce:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The snapshot of our own fetch, with what it says of other things than tools."""
-        snapshot, things = self.kinds.start.snapshot, self.config.things
-        if things is None or not self.fetched.others:
+        """The snapshot of our own fetch, with what it says of the catalog."""
+        snapshot, catalog = self.kinds.start.snapshot, self.config.catalog
+        if catalog is None or not self.fetched.others:
             return snapshot
-        basis = snapshot, things, self.fetched
+        basis = snapshot, catalog, self.fetched
         if self._whole is None or self._whole[0] != basis:
-            listed, unmatched = things.survey(self.fetched.others)
+            listed, unmatched = catalog.survey(self.fetched.others)
             unmatched = [*snapshot.unmatched, *unmatched]
-            self._whole = basis, replace(snapshot, things=listed, unmatched=tuple(unmatched))
+            self._whole = basis, replace(snapshot, catalog=listed, unmatched=tuple(unmatched))
         return self._whole[1]
 
     def take(self, fetched: Fetched) -> Deciding[None]:

@@ -39,7 +39,7 @@ from mcp_tool_filter.core.policy.choice import EVERYTHING, READ_ONLY, Choice
 from mcp_tool_filter.core.policy.patterns import (
     DENY_GLOB,
     EXCEPT,
-    OF_THINGS,
+    OF_CATALOG,
     Pattern,
     parse_glob,
     parse_pattern,
@@ -47,7 +47,7 @@ from mcp_tool_filter.core.policy.patterns import (
 )
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.policy.situation import ThingsFilter
+    from mcp_tool_filter.core.policy.situation import Catalog
 
 _MISLEADING = re.compile(r"//|/\.{1,2}(?:[/;]|$)|\\|%2[ef]|%5c|%25|;", re.IGNORECASE)
 
@@ -184,11 +184,11 @@ class MetricsAt:
 class Config:
     choice: Choice = EVERYTHING
     """Globs are among its deny patterns."""
-    of_things: tuple[tuple[Pattern, ...], ...] = ()
-    """The patterns for prompts, resources and skills, in the order of ``OF_THINGS``; empty if there
+    of_catalog: tuple[tuple[Pattern, ...], ...] = ()
+    """The patterns for prompts, resources and skills, as in ``OF_CATALOG``; empty if there
     are none."""
-    things: ThingsFilter | None = None
-    """What filters these things; a room makes it of the patterns."""
+    catalog: Catalog | None = None
+    """The filter of these; a room makes it of the patterns."""
     strict: bool = False
     """Refuse to start without patterns, or with one that matches no tool."""
     shadow: bool = False
@@ -247,17 +247,17 @@ class Config:
     @property
     def denies_nothing(self) -> bool:
         """Tell whether no filter is set."""
-        return self.choice.hides_nothing and not self.of_things and not self.lock
+        return self.choice.hides_nothing and not self.of_catalog and not self.lock
 
     @property
     def patterns(self) -> list[Pattern]:
-        """All patterns, for tools and for other things."""
-        return [*self.choice.patterns, *chain.from_iterable(self.of_things)]
+        """All patterns, for tools and for the catalog."""
+        return [*self.choice.patterns, *chain.from_iterable(self.of_catalog)]
 
     def refuse_unread(self) -> None:
         """Refuse what it names and nobody has read or made: without that, all would pass."""
         lacks_lock = self.lock and self.choice.lock is None
-        if lacks_lock or (self.of_things and self.things is None):
+        if lacks_lock or (self.of_catalog and self.catalog is None):
             what = "--lock" if lacks_lock else "Patterns for prompts, resources or skills"
             raise StartError(f"{what} cannot be used", why="The room for it is not installed")
 
@@ -346,7 +346,7 @@ def parse_config(
     given = _Given({**texts, **more})
     config = Config(
         choice=_parse_choice(given, allow_too),
-        of_things=_parse_of_things(given),
+        of_catalog=_parse_of_catalog(given),
         strict=given.is_on("strict"),
         shadow=given.is_on("shadow"),
         judges_new_tools=_parse_new_tools(given.one("new_tools")),
@@ -400,11 +400,11 @@ def _parse_choice(given: _Given, allow_too: Sequence[str]) -> Choice:
     )
 
 
-def _parse_of_things(given: _Given) -> tuple[tuple[Pattern, ...], ...]:
+def _parse_of_catalog(given: _Given) -> tuple[tuple[Pattern, ...], ...]:
     no_case = given.is_on("ignore_case")
     parsed = tuple(
         tuple(given.patterns(key, partial(parse_pattern, option=key, ignore_case=no_case)))
-        for key in OF_THINGS
+        for key in OF_CATALOG
     )
     return parsed if any(parsed) else ()
 
@@ -457,14 +457,14 @@ def refuse_to_open(old: Config, new: Config) -> None:
         ("deny", was.deny, now.deny),
         ("allow", was.allow, now.allow),
         ("deny_hint", {*was.hints} - {READ_ONLY}, {*now.hints} - {READ_ONLY}),
-        *((key, _of_things(old, key), _of_things(new, key)) for key in OF_THINGS),
+        *((key, _of_catalog(old, key), _of_catalog(new, key)) for key in OF_CATALOG),
     ):
         if before and not after:
             raise EmptyList(option)
 
 
-def _of_things(config: Config, key: str) -> Sequence[Pattern]:
-    return config.of_things[OF_THINGS.index(key)] if config.of_things else ()
+def _of_catalog(config: Config, key: str) -> Sequence[Pattern]:
+    return config.of_catalog[OF_CATALOG.index(key)] if config.of_catalog else ()
 
 
 def parse_header(text: str, environment: Mapping[str, str]) -> tuple[str, str]:

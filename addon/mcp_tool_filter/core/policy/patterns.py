@@ -55,8 +55,8 @@ from mcp_tool_filter.core.errors import (
 
 DENY_GLOB = "deny_glob"
 EXCEPT = "except"
-OF_THINGS = ("deny_prompts", "deny_resources", "deny_skills")
-"""The options for other things than tools."""
+OF_CATALOG = ("deny_prompts", "deny_resources", "deny_skills")
+"""The options for what an upstream offers besides tools."""
 ALLOW_ALL = ("allow", "^")
 """The option and the pattern that allow every tool on purpose."""
 MAX_NAME = LONGEST_NAME  # UTF-16 code units; a tool with a longer name is never exposed
@@ -86,8 +86,8 @@ class Pattern:
 
     @property
     def thing(self) -> str:
-        """What it hides: tools, or other things."""
-        return self.option[len("deny_") : -1] if self.option in OF_THINGS else "tool"
+        """What it hides: tools, or prompts, resources, skills."""
+        return self.option[len("deny_") : -1] if self.option in OF_CATALOG else "tool"
 
     @property
     def says(self) -> str:

@@ -16,7 +16,7 @@ from mcp_tool_filter.core.messages.messages import Message, Notification, Reques
 from mcp_tool_filter.core.messages.tools import ToolCall
 from mcp_tool_filter.core.policy.effects import Deciding, Decision
 from mcp_tool_filter.core.policy.patterns import Pattern
-from mcp_tool_filter.core.policy.snapshot import Snapshot, Thing
+from mcp_tool_filter.core.policy.snapshot import CatalogItem, Snapshot
 from mcp_tool_filter.core.policy.tool_filter import Envelope
 from mcp_tool_filter.core.policy.verdict import Verdict
 
@@ -150,8 +150,11 @@ class Link(Protocol):
     def decide(self, message: Single, situation: Situation) -> Decision[Verdict]: ...
 
 
-class ThingsFilter(Protocol):
-    """Filters other things than tools: prompts, resources and skills."""
+class Catalog(Protocol):
+    """The filter of what an upstream offers besides tools: prompts, resources and skills.
+
+    The tool filter asks it about what it lets pass itself.
+    """
 
     @property
     def lists(self) -> tuple[str, ...]:
@@ -159,7 +162,7 @@ class ThingsFilter(Protocol):
 
     def survey(
         self, answers: Mapping[str, Sequence[bytes]]
-    ) -> tuple[tuple[Thing, ...], list[Pattern]]:
+    ) -> tuple[tuple[CatalogItem, ...], list[Pattern]]:
         """Return what an upstream lists, given its answers to ``lists``, and the patterns that
         match nothing of that. Raises ProtocolError."""
 
@@ -193,7 +196,7 @@ class Situation:
     limits: Limits = _LIMITS
     origin: object = None
     """The host's own object for the message, such as mitmproxy's flow."""
-    things: ThingsFilter | None = None
+    catalog: Catalog | None = None
     """The patterns for prompts, resources and skills, if there are any."""
     envelope: Envelope | None = None
     """The frame of the list in the revision that the client speaks."""

@@ -135,7 +135,7 @@ class HiddenNames(Collection[str]):
         yield ""  # for searches in text that is not JSON, which could contain any name
 
 
-class Thing(NamedTuple):
+class CatalogItem(NamedTuple):
     """A prompt, a resource or a skill that the upstream lists."""
 
     kind: str
@@ -164,7 +164,7 @@ class Snapshot:
     """The problems of tools that cannot be exposed."""
     choice: Choice = EVERYTHING
     """The choice that it was made with."""
-    things: tuple[Thing, ...] = ()
+    catalog: tuple[CatalogItem, ...] = ()
     """What else the upstream lists, if patterns judge that and we have asked for it."""
     by_name: HiddenNames | None = None
     """If the list is not known completely: also denies names that are not in it."""

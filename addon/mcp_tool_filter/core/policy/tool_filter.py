@@ -105,15 +105,15 @@ def _decide_other(message: Request | Notification, situation: Situation) -> Verd
         refused = filter_from_client(within, situation)
         if not isinstance(refused, Forward):
             return refused
-    things = situation.things
-    return things.decide_from_client(message, situation) if things else Forward()
+    catalog = situation.catalog
+    return catalog.decide_from_client(message, situation) if catalog else Forward()
 
 
 def _may_show_hidden(topic: str, situation: Situation) -> bool:
     """Tell whether an answer about this could show something hidden."""
-    things = situation.things
+    catalog = situation.catalog
     hides_tools = topic in ("tools", "completion") and not situation.snapshot.choice.hides_nothing
-    return hides_tools or (things is not None and things.hides(topic))
+    return hides_tools or (catalog is not None and catalog.hides(topic))
 
 
 def _completes_anything_else(message: Request | Notification) -> bool:
@@ -144,12 +144,12 @@ def filter_from_upstream(
     ``is_ours`` marks a message that a link has changed on purpose.
     """
     verdict = _filter_tools(message, situation, is_ours=is_ours)
-    if situation.things is None:
+    if situation.catalog is None:
         return verdict
     if isinstance(verdict, Rewrite):
         changed = parse_message(verdict.text, situation.limits)
         message = message if isinstance(changed, Batch) else changed
-    decided = situation.things.decide_from_upstream(message, situation)
+    decided = situation.catalog.decide_from_upstream(message, situation)
     return verdict if isinstance(decided, Forward) else decided
 
 

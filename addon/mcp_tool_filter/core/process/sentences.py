@@ -39,7 +39,13 @@ from mcp_tool_filter.core.messages.messages import Notification, Request, Respon
 from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, Cause, Hider, is_locked
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.patterns import EXCEPT, Pattern
-from mcp_tool_filter.core.policy.snapshot import Snapshot, Standing, Thing, is_about_lock, shown
+from mcp_tool_filter.core.policy.snapshot import (
+    CatalogItem,
+    Snapshot,
+    Standing,
+    is_about_lock,
+    shown,
+)
 from mcp_tool_filter.core.policy.verdict import (
     TOOL,
     Drop,
@@ -517,7 +523,7 @@ def _lines(who: Introduction, snapshot: Snapshot, more: Sequence[str]) -> Iterat
     else:
         yield f"  Tools: {exposed + gone}, of which {gone} denied, {exposed} exposed"
     yield from (f"    {one}" for one in hidden_by(snapshot))
-    yield from _lines_about_things(snapshot.things, is_shadow=who.is_shadow)
+    yield from _lines_about_catalog(snapshot.catalog, is_shadow=who.is_shadow)
     saved = snapshot.denied_bytes
     tokens = estimate_tokens(saved)
     so_far = "0 bytes; enforced, it would be " if who.is_shadow else ""
@@ -563,15 +569,15 @@ def _in_words(by: Hider) -> str:
     return f'the pattern "{by.text}" matches' if isinstance(by, Pattern) else f"{by.text} hides"
 
 
-def counted_things(things: Sequence[Thing], *, is_shadow: bool) -> Iterator[tuple[str, str]]:
+def counted_items(items: Sequence[CatalogItem], *, is_shadow: bool) -> Iterator[tuple[str, str]]:
     """Yield each kind of thing, and how many there are of it.
 
-    >>> things = [Thing("prompt", "a", "^a"), Thing("prompt", "b")]
-    >>> list(counted_things(things, is_shadow=False))
+    >>> items = [CatalogItem("prompt", "a", "^a"), CatalogItem("prompt", "b")]
+    >>> list(counted_items(items, is_shadow=False))
     [('prompt', 'Prompts: 2, of which 1 denied, 1 exposed')]
     """
-    for kind in dict.fromkeys(one.kind for one in things):
-        hides = [bool(one.pattern) for one in things if one.kind == kind]
+    for kind in dict.fromkeys(one.kind for one in items):
+        hides = [bool(one.pattern) for one in items if one.kind == kind]
         every, gone = len(hides), sum(hides)
         said = f"of which {gone} denied, {every - gone} exposed"
         if is_shadow:
@@ -579,10 +585,10 @@ def counted_things(things: Sequence[Thing], *, is_shadow: bool) -> Iterator[tupl
         yield kind, f"{kind.capitalize()}s: {every}, {said}"
 
 
-def _lines_about_things(things: Sequence[Thing], *, is_shadow: bool) -> Iterator[str]:
-    for kind, said in counted_things(things, is_shadow=is_shadow):
+def _lines_about_catalog(items: Sequence[CatalogItem], *, is_shadow: bool) -> Iterator[str]:
+    for kind, said in counted_items(items, is_shadow=is_shadow):
         yield f"  {said}"
-        hidden = ((one.name, one.pattern) for one in things if one.pattern and one.kind == kind)
+        hidden = ((one.name, one.pattern) for one in items if one.pattern and one.kind == kind)
         for pattern, names in _grouped(hidden):
             yield f'    "{pattern}": {_listed(names, _MOST_IN_REPORT)}'
 

@@ -79,7 +79,7 @@ def target_for(config: Config, url: str, tls: ssl.SSLContext | None) -> Target:
         list_timeout=config.tool_list_timeout,
         tls=tls,
         limit=config.limits.message,
-        other_lists=config.things.lists if config.things else (),
+        other_lists=config.catalog.lists if config.catalog else (),
         uses_login=config.uses_login,
     )
 

@@ -327,7 +327,7 @@ def _say_what_is_hidden(
     A project's file may come from anybody: we start its command only if the user has named it.
     """
     from mcp_tool_filter.cli.commands.look import ask_now, marks_of  # unwrap need not wait for it
-    from mcp_tool_filter.core.process.sentences import counted_things, warnings_in
+    from mcp_tool_filter.core.process.sentences import counted_items, warnings_in
 
     if not is_named and listed.place.scope == "project":
         why = "it is in a project's file; wrap it by its name"
@@ -344,17 +344,17 @@ def _say_what_is_hidden(
         say(f"{listed.name} lists its tools only after a login")
         return
     config.refuse_unmatched(known.snapshot.unmatched)
-    things = known.snapshot.things
+    items = known.snapshot.catalog
     hidden = len(known.snapshot.denied)
     would = "would be " if known.who.is_shadow else ""
     say(f"{count(len(known.tools), 'tool')}: {hidden} {would}hidden")
     if said := marks_of(one.mark for one in known.tools if one.is_exposed):
         say(f"The others: {said}")
-    for _, said in counted_things(things, is_shadow=known.who.is_shadow):
+    for _, said in counted_items(items, is_shadow=known.who.is_shadow):
         say(said)
     if known.who.is_shadow:
         say("Warning: nothing is enforced: with --shadow, the filter only reports")
-    if known.tools and not (hidden or any(one.pattern for one in things)):
+    if known.tools and not (hidden or any(one.pattern for one in items)):
         say("Warning: no tool is hidden")
     for warning in warnings_in(known.snapshot):
         say(warning)

@@ -40,6 +40,7 @@ from typing import Final, NamedTuple
 from mcp_tool_filter.core.errors import printable
 from mcp_tool_filter.core.messages.messages import fold
 from mcp_tool_filter.core.policy.snapshot import shown
+from mcp_tool_filter.rooms.catalog.uris import has_many_marks
 from mcp_tool_filter.rooms.lock.lock import (
     UNSEEN,
     Doubled,
@@ -50,7 +51,6 @@ from mcp_tool_filter.rooms.lock.lock import (
     doubled_in,
     escaped,
 )
-from mcp_tool_filter.rooms.things.uris import has_many_marks
 
 _MOST_PAIRS = 20_000  # of gone and new tools that are compared; more are only the same or not
 _MOST_WORDS = 300  # of a definition that are compared

@@ -8,14 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mcp_tool_filter.core.policy.effects import Deciding
-from mcp_tool_filter.rooms.rules import forms
-from mcp_tool_filter.rooms.rules.actions import count_use, text_from_python
-from mcp_tool_filter.rooms.rules.edits import to_python
-from mcp_tool_filter.rooms.rules.fields import Json, Number, Object, parse_field
-from mcp_tool_filter.rooms.rules.forms import Form, Spot, unknown_choice
-from mcp_tool_filter.rooms.rules.rule_effects import CallPython
-from mcp_tool_filter.rooms.rules.subject import Subject
-from mcp_tool_filter.rooms.things.uris import (
+from mcp_tool_filter.rooms.catalog.uris import (
     ResourceUri,
     UnclearUri,
     is_inside,
@@ -23,6 +16,13 @@ from mcp_tool_filter.rooms.things.uris import (
     parse_entry,
     parse_uri,
 )
+from mcp_tool_filter.rooms.rules import forms
+from mcp_tool_filter.rooms.rules.actions import count_use, text_from_python
+from mcp_tool_filter.rooms.rules.edits import to_python
+from mcp_tool_filter.rooms.rules.fields import Json, Number, Object, parse_field
+from mcp_tool_filter.rooms.rules.forms import Form, Spot, unknown_choice
+from mcp_tool_filter.rooms.rules.rule_effects import CallPython
+from mcp_tool_filter.rooms.rules.subject import Subject
 
 if TYPE_CHECKING:
     from mcp_tool_filter.rooms.rules.chain import Run

@@ -45,6 +45,7 @@ from mcp_tool_filter.core.policy.chain import decide_from_upstream, judge_by_fil
 from mcp_tool_filter.core.policy.effects import Deciding, Decision, waits
 from mcp_tool_filter.core.policy.situation import Client, Direction, Situation
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.rooms.catalog.uris import is_of_skill
 from mcp_tool_filter.rooms.rules.actions import may_be_kept
 from mcp_tool_filter.rooms.rules.chain import AtOnce, answered, judge
 from mcp_tool_filter.rooms.rules.fields import Document, Unjudgeable, quote
@@ -60,7 +61,6 @@ from mcp_tool_filter.rooms.rules.subject import (
     Watch,
     passes,
 )
-from mcp_tool_filter.rooms.things.uris import is_of_skill
 
 _NOTE = "rules"
 _NOBODY = Client()

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from mcp_tool_filter.rooms.things import uris
-from mcp_tool_filter.rooms.things.uris import UnclearUri, is_inside, parse_entry, parse_uri
+from mcp_tool_filter.rooms.catalog import uris
+from mcp_tool_filter.rooms.catalog.uris import UnclearUri, is_inside, parse_entry, parse_uri
 from tests.rows import each_row
 
 INSIDE = [

@@ -22,7 +22,7 @@ from mcp_tool_filter.core.errors import (
 from mcp_tool_filter.core.messages.limits import R2025_11_25, R2026_07_28
 from mcp_tool_filter.core.policy.config import parse_config, refuse_to_open
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict, Why
-from mcp_tool_filter.rooms.things.things import Things, with_things
+from mcp_tool_filter.rooms.catalog.catalog import CatalogFilter, with_catalog
 from tests.core.conversation.test_long_lists import last_of
 from tests.core.policy.talking import Talk, error_code, instead, said
 from tests.make import answering, asking, rewritten
@@ -108,19 +108,19 @@ DISGUISES = [
 ]  # fmt: skip
 
 
-def filter_of(options: Mapping[str, Sequence[str]]) -> Things:
-    things = with_things(parse_config(options)).things
-    assert isinstance(things, Things)
-    return things
+def filter_of(options: Mapping[str, Sequence[str]]) -> CatalogFilter:
+    catalog = with_catalog(parse_config(options)).catalog
+    assert isinstance(catalog, CatalogFilter)
+    return catalog
 
 
 @given(st.lists(st.sampled_from(DISGUISES), max_size=6))
 @example([(":///", "://me@host/"), ("/etc", "%2fetc"), ("%", "%\u200b")])
 def test_no_disguise_of_a_denied_uri_passes(disguises: list[tuple[str, str]]) -> None:
-    things, uri = filter_of(DENIED), "file:///etc/passwd"
+    catalog, uri = filter_of(DENIED), "file:///etc/passwd"
     for old, new in disguises:
         uri = uri.replace(old, new, 1)
-    assert things.denying_uri(uri)
+    assert catalog.denying_uri(uri)
 
 
 @each_row(("method", "params", "denied", "allowed"), ASKED)
@@ -302,7 +302,7 @@ def test_patterns_are_checked_as_those_for_tools(option: str) -> None:
     with pytest.raises(EmptyList):
         refuse_to_open(parse_config({option: ["a"]}), parse_config())
     config = parse_config({option: ["^A,b{1,2}"], "ignore_case": "true"})
-    assert [one.text for patterns in config.of_things for one in patterns] == ["^A", "b{1,2}"]
+    assert [one.text for patterns in config.of_catalog for one in patterns] == ["^A", "b{1,2}"]
     assert not parse_config({option: ["a"], "strict": "true"}).denies_nothing
 
 
@@ -393,15 +393,15 @@ def test_an_option_leaves_other_things_alone(option: str) -> None:
 
 
 def test_what_is_long_is_not_remembered() -> None:
-    things = filter_of(DENIED)
+    catalog = filter_of(DENIED)
     talking = talk()
     for number in range(3):
-        assert things.denying_uri(f"file:///{'a' * 2000}{number}") is None
+        assert catalog.denying_uri(f"file:///{'a' * 2000}{number}") is None
         talking.asks(f"vendor/{'a' * 900}{number}")
-    assert not things._denying_uri.cache_info().currsize
-    assert not things._asks_once.cache_info().currsize
-    assert things.denying_uri("file:///a") is None
-    assert things._denying_uri.cache_info().currsize == 1
+    assert not catalog._denying_uri.cache_info().currsize
+    assert not catalog._asks_once.cache_info().currsize
+    assert catalog.denying_uri("file:///a") is None
+    assert catalog._denying_uri.cache_info().currsize == 1
 
 
 def page(**result: object) -> bytes:
@@ -429,9 +429,9 @@ def test_a_pattern_that_matches_nothing_is_found(
     answers: dict[str, tuple[bytes, ...]], unmatched: list[str]
 ) -> None:
     options = {"deny_prompts": ["^p"], "deny_resources": ["^r:"], "deny_skills": ["^s$"]}
-    config, things = with_things(parse_config(options)), filter_of(options)
-    assert things.lists == LISTS
-    assert [one.text for one in things.survey(answers)[1]] == unmatched
+    config, catalog = with_catalog(parse_config(options)), filter_of(options)
+    assert catalog.lists == LISTS
+    assert [one.text for one in catalog.survey(answers)[1]] == unmatched
     policy = PolicyInForce(config=config, fetched=replace(fetched("a"), others=answers))
     assert [one.text for one in policy.snapshot.unmatched] == unmatched
     assert policy.snapshot is policy.snapshot

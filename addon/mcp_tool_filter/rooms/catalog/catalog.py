@@ -10,8 +10,8 @@ A skill (SEP-2640) is a folder of resources, at ``skill://PATH/FILE``. Its name 
 its path. All of its files are denied with it, and so are the skills in it:
 
 >>> from mcp_tool_filter.core.policy.patterns import parse_pattern
->>> things = Things((), (), [parse_pattern("^refunds$")])
->>> [things.denying_uri(uri) is not None for uri in (
+>>> catalog = CatalogFilter((), (), [parse_pattern("^refunds$")])
+>>> [catalog.denying_uri(uri) is not None for uri in (
 ...     "skill://acme/refunds/SKILL.md", "skill://acme/refunds/a/b.py", "skill://acme/SKILL.md")]
 [True, True, False]
 """
@@ -55,7 +55,7 @@ from mcp_tool_filter.core.messages.tools import (
 )
 from mcp_tool_filter.core.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
 from mcp_tool_filter.core.policy.patterns import Pattern
-from mcp_tool_filter.core.policy.snapshot import Thing, shown
+from mcp_tool_filter.core.policy.snapshot import CatalogItem, shown
 from mcp_tool_filter.core.policy.verdict import (
     Drop,
     Forward,
@@ -65,7 +65,7 @@ from mcp_tool_filter.core.policy.verdict import (
     Verdict,
     Why,
 )
-from mcp_tool_filter.rooms.things.uris import (
+from mcp_tool_filter.rooms.catalog.uris import (
     FOR_A_URI,
     LONGEST_URI,
     UnclearUri,
@@ -161,7 +161,7 @@ class Denied(NamedTuple):
     pattern: str = ""
 
 
-class Things:
+class CatalogFilter:
     """The patterns in force for prompts, resources and skills."""
 
     def __init__(
@@ -278,7 +278,7 @@ class Things:
 
     def survey(
         self, answers: Mapping[str, Sequence[bytes]]
-    ) -> tuple[tuple[Thing, ...], list[Pattern]]:
+    ) -> tuple[tuple[CatalogItem, ...], list[Pattern]]:
         """Return what an upstream lists, given its answers to ``lists``, and the patterns that
         match nothing of that. Raises ProtocolError.
 
@@ -288,12 +288,13 @@ class Things:
         listed = list(_elements_of(answers))
         has_templates = any(method == "resources/templates/list" for method, *_ in listed)
         has_skills = any(method == "skills/list" for method, *_ in listed)
-        things = []
+        items = []
         for _, text, element, how in listed:
             names = [value.text for name in how.named_by if (value := element.get(name))]
             name = next((one for one in names if one), "?")
             denied = self._judge_element(text, element, how)
-            things.append(Thing(how.kind, shown(name), denied.pattern or "?" if denied else ""))
+            pattern = denied.pattern or "?" if denied else ""
+            items.append(CatalogItem(how.kind, shown(name), pattern))
         is_telling = {PROMPT: True, RESOURCE: not has_templates, SKILL: has_skills}
         unmatched = [
             pattern
@@ -302,7 +303,7 @@ class Things:
             for pattern in patterns
             if not _hits(pattern, kind, listed)
         ]
-        return tuple(things), unmatched
+        return tuple(items), unmatched
 
     def hides(self, topic: str) -> bool:
         """Tell whether anything is denied that methods about this may show."""
@@ -510,13 +511,13 @@ class Things:
                 self._denying_uri.cache_clear()
 
 
-def with_things(config: Config, known: Config | None = None) -> Config:
+def with_catalog(config: Config, known: Config | None = None) -> Config:
     """Return a configuration with the filter of its patterns; that of a ``known`` one with the same
     patterns remembers what it has seen."""
-    if not config.of_things or config.things is not None:
+    if not config.of_catalog or config.catalog is not None:
         return config
-    things = known.things if known is not None and known.of_things == config.of_things else None
-    return replace(config, things=things or Things(*config.of_things))
+    before = known.catalog if known is not None and known.of_catalog == config.of_catalog else None
+    return replace(config, catalog=before or CatalogFilter(*config.of_catalog))
 
 
 def _first(
@@ -611,7 +612,7 @@ def _elements_of(answers: Mapping[str, Sequence[bytes]]) -> Iterator[_Listed]:
 
 
 def _hits(pattern: Pattern, kind: str, listed: Sequence[_Listed]) -> bool:
-    alone = Things(*([pattern] if kind == one else [] for one in _LISTED_BY))
+    alone = CatalogFilter(*([pattern] if kind == one else [] for one in _LISTED_BY))
     return any(alone._judge_element(text, element, how) for _, text, element, how in listed)
 
 
