@@ -443,3 +443,73 @@ def test_a_secret_is_found_in_every_place(place: str, tmp_path: Path) -> None:
     assert before != after
     assert found >= 1
     assert [one for one in spellings(secret) if one in after] == []
+
+
+LONG = "ghp_aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1dE3fG5"
+PASSWORD = "hunter2secret"
+
+
+def encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+@each_row(("secret", "text"), [
+    (encoded(f"password={PASSWORD}"), f"data:text/plain;base64,{encoded(f'password={PASSWORD}')}"),
+    (encoded(LONG), f"see data:;base64,{encoded(LONG)} for more"),
+    (PASSWORD, f"data:,password%3D{PASSWORD}"), ("%5FaB3dE5gH7j", LONG.replace("_", "%5F")),
+    ("%255FaB3dE5gH7j", f"x {LONG.replace('_', '%255F')} y"),
+    (PASSWORD, f"<password><![CDATA[{PASSWORD}]]></password>"),
+    (f"{PASSWORD}<b>", f"<a:password>\n<![CDATA[{PASSWORD}<b>]]></a:password>"),
+    (PASSWORD, f"<a><password><![CDATA[{PASSWORD}"),
+    (PASSWORD, f'<add key="ApiKey" value="{PASSWORD}"/>'),
+    (PASSWORD, f'<add value="{PASSWORD}" key="ApiKey"/>'),
+    (PASSWORD, f"<set ApiKey = '{PASSWORD}'/>"),
+    ("NRAK-ABCDEFGHIJKLMNOPQRSTUVWXYZA", "x NRAK-ABCDEFGHIJKLMNOPQRSTUVWXYZA y"),
+    ("0123456789abcdef01234567-abababab", f"v1.0-0123456789abcdef01234567-{'ab' * 73}"),
+    ("ABC-DEF1234ghIkl", "api.telegram.org/bot123456:ABC-DEF1234ghIkl-zyx57W2v1u123ew11/getMe"),
+    ("a8f5f167f44f4964", "call it with key=a8f5f167f44f4964e6c998dee827110c, please"),
+])  # fmt: skip
+def test_a_secret_is_found_however_it_is_wrapped(secret: str, text: str) -> None:
+    body = json.dumps({"text": text}).encode()
+    [made] = scrubbed(flow(asks=text.encode(), says=body))
+    assert secret not in str(made.request.content)
+    assert secret not in json.loads(answer_of(made).content or b"")["text"]
+
+
+def test_names_that_are_not_always_secret_keep_their_ordinary_values() -> None:
+    text = b"key=value, code=404, sort_key=created_at, auth=required"
+    [made] = scrubbed(flow(asks=text))
+    assert made.request.content == text
+
+
+def test_a_secret_in_the_base64_of_a_name_and_in_a_path_is_masked() -> None:
+    name = encoded(f"file:///x?token={LONG}")
+    [made] = scrubbed(flow(path="/s/Zk3v9QpX7dAb3/mcp", request={"Mcp-Name": f"=?base64?{name}?="}))
+    assert name not in made.request.headers["mcp-name"]
+    assert (made.request.path[:3], made.request.path[-4:]) == ("/s/", "/mcp")
+    assert "Zk3v9QpX7dAb3" not in made.request.path
+
+
+@pytest.mark.parametrize("disposition", [
+    'form-data; name="password"', "form-data; name*=UTF-8''pass%77ord",
+    "form-data; name='password'", 'form-data;\r\n name="password"', "form-data;NAME = password",
+    'form-data; name="user[password]"',
+    'form-data; name="x"; name="password"', f'form-data; name="password={PASSWORD}"',
+])  # fmt: skip
+def test_the_name_of_a_part_can_be_written_in_many_ways(disposition: str) -> None:
+    part = f"--B\r\nContent-Disposition: {disposition}\r\n\r\n{PASSWORD}\r\n--B--\r\n"
+    kind = {"Content-Type": "multipart/form-data; boundary=B"}
+    [made] = scrubbed(flow(asks=part.encode(), request=kind))
+    assert PASSWORD.encode() not in (made.request.content or b"").replace(b"\r\n", b"")
+
+
+@pytest.mark.parametrize("at", [3, 7, 24, len(LONG) - 1])
+@pytest.mark.parametrize("event", ['{"params":{"delta":"%s"}}', "%s"])
+def test_a_secret_that_events_cut_is_masked_in_each(event: str, at: int) -> None:
+    """Models say a token in pieces; the second half alone has no shape."""
+    said = "".join(f"data: {event % part}\n\n" for part in (LONG[:at], LONG[at:]))
+    made = flow(says=said.encode(), response={"Content-Type": "text/event-stream"})
+    scrubbed(made)
+    for part in (LONG[:at], LONG[at:]):
+        assert f'{part}"' not in str(answer_of(made).content)
+        assert f" {part}\\n" not in str(answer_of(made).content)

@@ -31,11 +31,15 @@ import base64
 import binascii
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
+from urllib.parse import unquote
 
+from mcp_tool_filter.core.http.shown import looks_secret
 from mcp_tool_filter.rooms.secrets.names import (
     is_secret_header,
     is_secret_name,
@@ -63,17 +67,23 @@ _SCHEME_BEFORE = re.compile(
 )
 _WORD = re.compile(r"[^\s,;&\"'<>(){}\[\]\\]*")
 _ELEMENT = re.compile(
-    r"<(?:[A-Za-z0-9]{1,32}:)?([A-Za-z_][A-Za-z0-9_.-]{1,63}+)[^<>]{0,200}>([^<>]++)</"
+    r"<(?:[A-Za-z0-9]{1,32}:)?([A-Za-z_][A-Za-z0-9_.-]{1,63}+)[^<>]{0,200}>"
+    r"(?:([^<>]++)</|\s{0,100}<!\[CDATA\[)"
 )
 _TAG = re.compile(r"<[^<>]*")
-_NAME_IN_TAG = re.compile(r"name=[\"']([^\"'<>]{1,64})[\"']")
-_VALUE_IN_TAG = re.compile(r"\svalue=[\"']([^\"'<>]+)")
+_NAME_IN_TAG = re.compile(
+    r"\s(?:name|key|id|property|header|field)\s{0,9}=\s{0,9}[\"']([^\"'<>]{1,64})[\"']",
+    re.IGNORECASE,
+)
+_VALUE_IN_TAG = re.compile(r"\s(?:value|val|content)\s{0,9}=\s{0,9}[\"']([^\"'<>]+)", re.IGNORECASE)
 _PROSE = re.compile(
     r"(?<![A-Za-z0-9_-])(?:password|passphrase|secret|token|credential|api[ -]?key)"
     r"(?:\s{1,2}(?:is|was))?\s{0,2}[:=]?\s{1,4}[\"'`]?([A-Za-z0-9_.+/=-]{12,}+)",
     re.IGNORECASE,
 )
 _UNQUOTED = re.compile(r"[^\r\n\"']*+")
+_TOKEN = re.compile(r"[A-Za-z0-9_.+/=-]{12,}")
+_LETTER = re.compile(r"[A-Za-z]")
 _SHORTEST_RANDOM = 6  # characters
 _SHELL_VARIABLE = re.compile(r"\$[A-Z0-9_]*")
 _COOKIE = re.compile(r"(?:set-)?cookie", re.IGNORECASE)
@@ -110,26 +120,38 @@ def named_values_in(text: str, is_secret_name: Callable[[str], bool]) -> Iterato
     done = masked = 0
     word = _Word(0, -1, "")
     for one in _NAMED.finditer(text):
-        if one.start() < done or not is_secret_name(one[2]) or not (one[5] or one[1]):
+        if one.start() < done or not (one[5] or one[1]):
+            continue
+        is_secret = is_secret_name(one[2])
+        if not is_secret and not (one[5] and is_secret_parameter(one[2])):
             continue
         if _COOKIE.fullmatch(one[2]) and (line := _UNQUOTED.match(text, one.end())):
             yield NamedValue(*line.span(), is_cookie=True)
             done = line.end()
         elif quoted := _QUOTED.match(text, one.end()):
-            yield NamedValue(*quoted.span(3), is_quoted=True)
+            if is_secret or _is_token(text, *quoted.span(3)):
+                yield NamedValue(*quoted.span(3), is_quoted=True)
         else:
             scheme = _SCHEME_BEFORE.match(text, one.end())
             start = scheme.end() if scheme else one.end()
             word = word if start < word.end else _Word.at(text, start)
-            if masked <= start < word.end and _is_value(one, text, start, word):
+            is_secret = is_secret or _is_token(text, start, word.end)
+            is_new = masked <= start < word.end
+            if is_secret and is_new and _is_value(one, text, start, word):
                 yield NamedValue(start, word.end)
                 masked = word.end
+    done = 0
     for one in _ELEMENT.finditer(text):
-        if is_secret_name(one[1]):
-            yield NamedValue(*one.span(2))
+        if one.start() < done or not is_secret_name(one[1]):
+            continue
+        start, end = one.span(2)
+        if start < 0:  # in a CDATA section
+            start, end = one.end(), text.find("]]>", one.end())
+            done = end = end if end >= 0 else len(text)
+        yield NamedValue(start, end)
     for tag in _TAG.finditer(text):
         name = _NAME_IN_TAG.search(text, *tag.span())
-        value = _VALUE_IN_TAG.search(text, name.end(), tag.end()) if name else None
+        value = _VALUE_IN_TAG.search(text, *tag.span()) if name else None
         if name and value and is_secret_name(name[1]):
             yield NamedValue(*value.span(1))
     for one in _PROSE.finditer(text):
@@ -150,6 +172,12 @@ def _is_value(name: re.Match[str], text: str, start: int, word: _Word) -> bool:
 def _is_random(value: str) -> bool:
     """Tell whether a value looks like a secret rather than a word."""
     return len(value) >= _SHORTEST_RANDOM and has_digit(value)
+
+
+def _is_token(text: str, start: int, end: int) -> bool:
+    """Tell whether the value of a name that is not always secret, like ``key``, is a token."""
+    found = _TOKEN.match(text, start, end)
+    return found is not None and has_digit(found[0]) and _LETTER.search(found[0]) is not None
 
 
 def _is_same_name(value: str, name: str) -> bool:
@@ -235,7 +263,35 @@ _LINE = re.compile(r"[^\r\n]+(?:\r\n?|\n)?|\r\n?|\n")
 _EVENT = re.compile(r"\s*(?:data|event|id|retry|):")
 _BASE64 = re.compile(r"[A-Za-z0-9+/\r\n]{24,}={0,2}|[A-Za-z0-9_-]{40,}={0,2}")
 _BOUNDARY = re.compile(r"boundary=\"?([^\";,\s]{1,200})", re.I)
-_DISPOSITION_NAME = re.compile(r"[;\s]name=\"?([^\";\r\n]*)", re.I)
+_DISPOSITION_NAME = re.compile(
+    r"[;\s]name\*?\s{0,9}=\s{0,9}(?:\"([^\"]*)|'([^']*)|([^\";\s]*))", re.I
+)
+_BLANK_LINE = re.compile(r"\r?\n\r?\n")
+_FOLDED = re.compile(r"\r?\n(?=[ \t])")
+_IN_HEADER = re.compile(r"=\?base64\?([A-Za-z0-9+/_=-]*)\?=", re.I)  # as MCP writes a name
+_DATA_URI = re.compile(r";base64,([A-Za-z0-9+/_=-]{8,})", re.I)
+_SEGMENT = re.compile(r"[^/]+")
+_MOST_ESCAPES = 3  # percent escapes within each other
+
+
+class _Streamed:
+    """What events say at the same place, one after the other: clients put it together."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, list[View]] = {}
+
+    def add(self, data: View) -> None:
+        """Take the data of the next event."""
+        if data.text[:1] not in ("{", "["):
+            self._places.setdefault(0, []).append(data)
+            return
+        for place in places_in(data, lambda _name: False):
+            if place.path is not None:
+                self._places.setdefault(place.path, []).append(unescape_json(place.view))
+
+    def texts(self) -> Iterator[list[View]]:
+        """Yield the parts of each text that came in several events."""
+        return (parts for parts in self._places.values() if len(parts) > 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +316,9 @@ class SecretFinder:
         def read(view: View, found: Findings) -> None:
             self._plain(view, found, 0)
             at = view.text.find("@")
+            for one in _SEGMENT.finditer(re.split("[?#]", view.text, maxsplit=1)[0]):
+                if looks_secret(one[0]):
+                    found.mark(view, *one.span())
             if "://" not in view.text and 0 < at < len(re.split("[/?#]", view.text)[0]):
                 self._userinfo(view.part(0, at), found)
 
@@ -304,6 +363,8 @@ class SecretFinder:
                 if len(item[0]) >= 20 and re.search(r"[0-9]", item[0]):
                     found.mark(view, item.start() + item[0].rfind(".") + 1, item.end())
         else:
+            for one in _IN_HEADER.finditer(view.text):
+                self._base64(view.part(*one.span(1)), found, 0)
             self._text(view, found, 0)
 
     def _credential(self, view: View, found: Findings) -> None:
@@ -350,28 +411,30 @@ class SecretFinder:
             self._part(view.part(start + len(delimiter), end), found, depth + 1)
 
     def _part(self, view: View, found: Findings, depth: int) -> None:
-        blank = re.search(r"\r?\n\r?\n", view.text)
+        blank = _BLANK_LINE.search(view.text)
         if blank is None:  # the end, and what follows it
             self._text(view, found, depth)
             return
-        content_type = name = ""
-        for line in re.finditer(r"[^\r\n]+", view.text[: blank.start()]):
+        content_type = ""
+        names: list[str] = []
+        lines = _FOLDED.sub(lambda end: " " * len(end[0]), view.text[: blank.start()])
+        for line in re.finditer(r"[^\r\n]+", lines):
             key, colon, value = line[0].partition(":")
             start = line.start() + len(key + colon)
             self._header(key.strip().lower(), view.part(start, line.end()), found)
             if key.strip().lower() == "content-type":
                 content_type = value.strip()
             elif key.strip().lower() == "content-disposition":
-                said = _DISPOSITION_NAME.search(value)
-                name = said[1] if said else ""
+                names += map(_name_in, _DISPOSITION_NAME.finditer(value))
         content = view.part(blank.end(), len(view.text.rstrip("\r\n")))
-        if self._is_parameter(name):
+        if any(map(self._is_parameter, names)):
             found.mark(content)
         else:
             self._body(content, content_type, found, depth)
 
     def _events(self, view: View, found: Findings, depth: int) -> None:
         data: list[View] = []
+        said = _Streamed()
         for line in _LINE.finditer(view.text):
             end = line.start() + len(line[0].rstrip("\r\n"))
             key, colon, value = view.text[line.start() : end].partition(":")
@@ -381,13 +444,27 @@ class SecretFinder:
                 continue
             self._plain(view.part(line.start(), end), found, depth + 1)
             if not line[0].strip("\r\n"):
-                self._event_data(data, found, depth)
+                self._event_data(data, said, found, depth)
                 data = []
-        self._event_data(data, found, depth)
+        self._event_data(data, said, found, depth)
+        for parts in said.texts():
+            self._cut_text(parts, found)
 
-    def _event_data(self, data: list[View], found: Findings, depth: int) -> None:
+    def _event_data(self, data: list[View], said: _Streamed, found: Findings, depth: int) -> None:
         if data:
-            self._text(data[0] if len(data) == 1 else joined(data), found, depth + 1)
+            whole = data[0] if len(data) == 1 else joined(data)
+            said.add(whole)
+            self._text(whole, found, depth + 1)
+
+    def _cut_text(self, parts: Sequence[View], found: Findings) -> None:
+        """Mark the secrets that begin in one part of a text and end in a later one."""
+        whole = "".join(part.text for part in parts)
+        starts = [0, *accumulate(len(part.text) for part in parts)]
+        for start, end in (*shapes_in(whole), *self._known_in(whole)):
+            first, last = bisect_right(starts, start) - 1, bisect_left(starts, end) - 1
+            for number in range(first, last + 1) if first < last else ():
+                part, before = parts[number], starts[number]
+                found.mark(part, max(start - before, 0), min(end - before, len(part.text)))
 
     # Texts
 
@@ -402,7 +479,7 @@ class SecretFinder:
             self._events(view, found, depth)
         elif _BASE64.fullmatch(text):
             self._base64(view, found, depth)
-        elif "=" in text and _FORM.fullmatch(text) and "://" not in text.partition("=")[0]:
+        elif "=" in text and _FORM.fullmatch(text) and not _is_uri(text.partition("=")[0]):
             self._form(view, found, depth)
         else:
             done = 0
@@ -466,16 +543,29 @@ class SecretFinder:
         text = view.text
         if len(text) < _LEAST:
             return
-        for start, end in shapes_in(text):
-            found.mark(view, start, end)
-        for one in _USERINFO.finditer(text) if "@" in text else ():
-            userinfo = view.part(one.end(1) + 2, one.end() - 1)
-            if one[1] or ":" in userinfo.text:
-                self._userinfo(userinfo, found)
         if "=" in text and depth <= _DEEPEST:
             for one in _PARAMETER.finditer(text):
                 value = unescape_percent(view.part(*one.span(2)))
                 self._parameter(one[1], value, found, depth)
+        self._words(view, found, depth)
+        for _ in range(_MOST_ESCAPES):
+            inner = unescape_percent(view)
+            if inner.text == view.text:
+                break
+            self._words(inner, found, depth)
+            self._known(inner, found)
+            view = inner
+
+    def _words(self, view: View, found: Findings, depth: int) -> None:
+        text = view.text
+        for start, end in shapes_in(text):
+            found.mark(view, start, end)
+        for one in _DATA_URI.finditer(text) if depth <= _DEEPEST else ():
+            self._base64(view.part(*one.span(1)), found, depth + 1)
+        for one in _USERINFO.finditer(text) if "@" in text else ():
+            userinfo = view.part(one.end(1) + 2, one.end() - 1)
+            if one[1] or ":" in userinfo.text:
+                self._userinfo(userinfo, found)
         for named in named_values_in(text, self._is_name):
             inner = view.part(named.start, named.end)
             if named.is_cookie:
@@ -490,17 +580,30 @@ class SecretFinder:
             found.mark(unescape_percent(view.part(*part.span())))
 
     def _known(self, view: View, found: Findings) -> None:
+        for start, end in self._known_in(view.text):
+            found.mark(view, start, end)
+
+    def _known_in(self, text: str) -> Iterator[tuple[int, int]]:
         for secret in self.known:
-            at = view.text.find(secret)
+            at = text.find(secret)
             while at >= 0:
-                found.mark(view, at, at + len(secret))
-                at = view.text.find(secret, at + len(secret))
+                yield at, at + len(secret)
+                at = text.find(secret, at + len(secret))
 
     def _is_name(self, name: str) -> bool:
         return is_secret_name(name) or name.lower() in self.fields
 
     def _is_parameter(self, name: str) -> bool:
         return is_secret_parameter(name) or name.lower() in self.fields
+
+
+def _is_uri(text: str) -> bool:
+    return "://" in text or text[:5].lower() == "data:"
+
+
+def _name_in(said: re.Match[str]) -> str:
+    """Return the name of a part, also one that is written as in ``name*=UTF-8''a%20b``."""
+    return unquote((said[1] or said[2] or said[3] or "").rpartition("''")[2])
 
 
 LOOK_AHEAD = 8 * 1024

@@ -191,6 +191,8 @@ class JsonPlace:
     view: View
     is_secret: bool
     is_number: bool = False
+    path: int | None = None
+    """The same number for strings at the same place of their documents; None for a key."""
 
 
 @dataclass(slots=True)
@@ -198,6 +200,7 @@ class _Level:
     """An open object or array."""
 
     is_object: bool
+    path: int
     kind: str = ""
     """The name of the outer member if it matters: ``secret``, ``headers`` or ``cookies``."""
     key: str | None = None
@@ -233,7 +236,7 @@ _DECODER = json.JSONDecoder(parse_int=str, parse_float=str, strict=False, object
 
 def places_in(view: View, is_secret_name: Callable[[str], bool]) -> Iterator[JsonPlace]:
     """Yield the strings of a document, and the numbers that are secret."""
-    levels = [_Level(is_object=False)]
+    levels = [_Level(is_object=False, path=0)]
     pending: View | None = None  # a string that may be a key
     for token in _TOKEN.finditer(view.text):
         level = levels[-1]
@@ -276,7 +279,11 @@ def _opened(level: _Level, bracket: str, is_secret_name: Callable[[str], bool]) 
             kind = "secrets"  # by name or by user
     elif key == "tokens":  # or words of a text
         kind = "tokens"
-    return _Level(bracket == "{", kind)
+    return _Level(bracket == "{", _path_in(level), kind)
+
+
+def _path_in(level: _Level) -> int:
+    return hash((level.path, level.key))
 
 
 def _value(level: _Level, view: View, is_secret_name: Callable[[str], bool]) -> Iterator[JsonPlace]:
@@ -293,7 +300,7 @@ def _value(level: _Level, view: View, is_secret_name: Callable[[str], bool]) -> 
     if level.is_object and key in _NAMES:
         level.name = unescape_json(view).text
     level.strings.append((key, view))
-    yield JsonPlace(view, is_secret=False)
+    yield JsonPlace(view, is_secret=False, path=_path_in(level))
 
 
 def _is_secret(level: _Level, is_secret_name: Callable[[str], bool]) -> bool:

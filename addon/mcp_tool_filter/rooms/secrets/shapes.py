@@ -32,7 +32,9 @@ _VENDORS = re.compile(
     | pypi-[A-Za-z0-9_-]{30,}+
     | hf_[A-Za-z0-9]{30,}+
     | SG\.[A-Za-z0-9_-]{16,64}\.[A-Za-z0-9_-]{16,}+
-    | [0-9]{8,10}:AA[A-Za-z0-9_-]{30,}+       # Telegram
+    | (?:bot)?[0-9]{6,12}:AA[A-Za-z0-9_-]{30,}+  # Telegram
+    | v1\.0-[0-9a-f]{20,}+(?:-[0-9a-f]{16,}+)?  # Cloudflare
+    | NR(?:AK|AA|RA|II|JS|AL|IQ|BR)-[A-Za-z0-9_-]{16,}+  # New Relic
     | do[opr]_v1_[0-9a-f]{32,}+
     | shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32,}+
     | lin_(?:api|oauth)_[A-Za-z0-9]{20,}+
@@ -55,7 +57,7 @@ _PREFIXED = re.compile(
       dt0c01\. | dt0s01\. | dt0s16\. | e2b_ | EAAAE | EAAC | EAAG | EZAK | EZTK | FLWSECK- |
       FLWSECK_TEST- | fm1a_ | fm1r_ | fm2_ | fo1_ | ghv_ | glc_ | glffct- | glimt- | gloas- |
       glsa_ | GR1348941 | hfp_ | HRKU- | jina_ | livesk_ | lsv2_pt_ | lsv2_sk_ | LTAI | mdb_sa_sk_
-      | nfp_ | NRAA- | NRAK- | NRII- | NRJS- | NRRA- | ollama_ | ops_eyJ | ory_at_ | ory_pat_ |
+      | nfp_ | ollama_ | ops_eyJ | ory_at_ | ory_pat_ |
       ory_rt_ | pat-eu1- | pat-na1- | pcsk_ | PMAK- | pnb_ | pnu_ | pscale_oauth_ | pscale_pw_ |
       pscale_tkn_ | pul- | rdme_ | rnd_ | rubygems_ | sb_secret_ | secret-token: | sgp_ | shppa_ |
       slk_ | sntrya_ | sntryu_ | sq0atp- | sq0csp- | sq0idp- | svix_ | SWMTKN-1- | t1\.9euel |
@@ -104,6 +106,7 @@ _SCHEME = re.compile(
 _HOOK = re.compile(
     r"hooks\.slack\.com/(?:services|workflows|triggers)/([A-Za-z0-9_/-]{10,}+)"
     r"|discord(?:app)?\.com/api/webhooks/([0-9]{5,}+/[A-Za-z0-9_-]{10,}+)"
+    r"|api\.telegram\.org/(?:file/)?bot([0-9]{1,20}+:[A-Za-z0-9_-]{8,}+)"
 )
 _KEY_BLOCK = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_LINE = re.compile(r"[A-Za-z0-9+/=:, -]+")
