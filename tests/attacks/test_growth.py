@@ -17,7 +17,7 @@ from json import JSONDecodeError
 import pytest
 
 from mcp_tool_filter.core.errors import ProtocolError, StartError
-from mcp_tool_filter.rooms.mitmproxy.reading import NotReadable
+from mcp_tool_filter.rooms.recordings.reading import NotReadable
 from tests.attacks.worst_cases import PARSERS, Parser, filled
 
 pytestmark = pytest.mark.rest

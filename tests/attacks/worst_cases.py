@@ -28,11 +28,11 @@ from mcp_tool_filter.core.policy.situation import Client, Exchange
 from mcp_tool_filter.core.policy.tool_filter import decide_in_steps
 from mcp_tool_filter.core.upstream.replies import messages_in
 from mcp_tool_filter.rooms.audit.entries import OpenRequest
+from mcp_tool_filter.rooms.audit.open_requests import OpenRequests, key_of
 from mcp_tool_filter.rooms.lock.changes import Names, introduced
 from mcp_tool_filter.rooms.logins import metadata as login_metadata
 from mcp_tool_filter.rooms.mitmproxy.flows import _PARAMETER
-from mcp_tool_filter.rooms.mitmproxy.reading import render_body, tools_in
-from mcp_tool_filter.rooms.telemetry.open_requests import OpenRequests, key_of
+from mcp_tool_filter.rooms.recordings.reading import render_body, tools_in
 from tests.fuzz.subject import open_listener, settled
 from tests.make import asking, calling, message, snapshot
 

@@ -98,6 +98,10 @@ class UnmatchedPattern(StartError):
         super().__init__(what, why=why, hint=hint)
 
 
+class LockError(StartError):
+    """A lock cannot be used."""
+
+
 class InvalidOption(StartError):
     """An option has an invalid value; ``why`` says what would be right."""
 

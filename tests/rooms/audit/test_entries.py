@@ -17,17 +17,17 @@ from mcp_tool_filter.core.messages.large import find_result_envelope, read_tool_
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import Response, UnreadPlace, parse_message
 from mcp_tool_filter.core.policy.config import parse_config
+from mcp_tool_filter.core.policy.effects import WriteLog
 from mcp_tool_filter.core.policy.situation import Client, Session
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.policy.verdict import Reason, Rewrite, Why
 from mcp_tool_filter.core.process.sentences import LONGEST
 from mcp_tool_filter.rooms.audit import entries as module
+from mcp_tool_filter.rooms.audit import open_requests
 from mcp_tool_filter.rooms.audit.entries import Arguments, Auditor, Contents, Unanswered, Wanted
 from mcp_tool_filter.rooms.audit.entry import Entry, LazyValue
 from mcp_tool_filter.rooms.catalog.catalog import with_catalog
 from mcp_tool_filter.rooms.page.timeline import Timeline
-from mcp_tool_filter.rooms.rules.rule_effects import WriteLog
-from mcp_tool_filter.rooms.telemetry import open_requests
 from tests.make import answering, asking, calling
 from tests.rows import each_row
 

@@ -22,7 +22,8 @@ from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.situation import Client, Direction, Session, Via
 from mcp_tool_filter.core.policy.snapshot import take_snapshot
 from mcp_tool_filter.core.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why
-from mcp_tool_filter.rooms.telemetry import open_requests, tracing
+from mcp_tool_filter.rooms.audit import open_requests
+from mcp_tool_filter.rooms.telemetry import tracing
 from mcp_tool_filter.rooms.telemetry.otlp import Failures, HonestExporter, Otlp, is_wanted
 from mcp_tool_filter.rooms.telemetry.tracing import Tracer, attributes_of, context_in, context_of
 from tests.make import answering, asking, calling, message, request

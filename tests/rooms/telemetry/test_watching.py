@@ -13,12 +13,12 @@ from mcp_tool_filter.core.conversation.memory import example
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce, RulesAtWork
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.policy.config import Config, parse_config
+from mcp_tool_filter.core.policy.effects import WriteLog
 from mcp_tool_filter.core.policy.situation import Client, Session
 from mcp_tool_filter.core.process.statistics import JsonObject, Statistics
 from mcp_tool_filter.rooms.audit.entry import Entry
 from mcp_tool_filter.rooms.page import dashboard
 from mcp_tool_filter.rooms.page.dashboard import Overview
-from mcp_tool_filter.rooms.rules.rule_effects import WriteLog
 from mcp_tool_filter.rooms.telemetry.watching import Watching
 from tests.core.http.listening import INITIALIZE, INITIALIZED, RM, answer, ask, asked, listener
 from tests.make import answering, asking, calling, listing

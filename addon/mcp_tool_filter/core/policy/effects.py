@@ -18,7 +18,7 @@ the message that waits and the messages behind it in the same stream.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, cast
@@ -84,6 +84,23 @@ class RoomEffect:
     """What a decision of a room needs; the room's own host carries it out."""
 
     __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLog(RoomEffect):
+    """Write a rule's entry to the logs."""
+
+    level: str
+    message: str
+    rule: str
+    session: str = field(default="", compare=False)
+    """The id of the session."""
+    method: str | None = field(default=None, compare=False)
+    tool: str | None = field(default=None, compare=False)
+    id: str | None = field(default=None, compare=False)
+    """The id of the message, as it was written."""
+    shadow: bool = False
+    """True if the rule is only evaluated."""
 
 
 type Effect = Delay | Together | FetchTools | RoomEffect

@@ -152,6 +152,19 @@ class Site(Service):
         listener = self.listener
         return listener.called or shown_url(listener.upstream + listener.fetched.endpoint)
 
+    def login_for(self, head: Head) -> Login | None:
+        """Return the login for a request, or for our own message that belongs to it."""
+        listener = self.listener
+        if (
+            self.login is None
+            or not listener.config.uses_login
+            or head.credentials
+            or not listener.takes_headers(head.target)
+            or any(name.lower() == "authorization" for name, _ in listener.headers_for(head))
+        ):
+            return None
+        return self.login
+
     @property
     def url(self) -> str:
         """The URL of the MCP endpoint, without its query."""

@@ -60,11 +60,11 @@ from mcp_tool_filter.rooms.audit.entry import (
     caller_of,
     milliseconds,
 )
+from mcp_tool_filter.rooms.audit.open_requests import OpenRequests, RequestKey, key_of
 from mcp_tool_filter.rooms.secrets.finder import LOOK_AHEAD, redacted_beginning
-from mcp_tool_filter.rooms.telemetry.open_requests import OpenRequests, RequestKey, key_of
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.rooms.rules.rule_effects import WriteLog
+    from mcp_tool_filter.core.policy.effects import WriteLog
 
 log = logging.getLogger(__name__)
 

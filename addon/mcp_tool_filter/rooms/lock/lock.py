@@ -34,7 +34,7 @@ from json.encoder import encode_basestring
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from mcp_tool_filter.core.errors import StartError, printable
+from mcp_tool_filter.core.errors import LockError, printable
 from mcp_tool_filter.core.policy.choice import IN_LOCK
 
 VERSION: Final = 1
@@ -119,10 +119,6 @@ class Lock:
         """Return the warning about the instructions of a server; empty if they are approved."""
         same = instructions == self.instructions
         return "" if same else f"the server's instructions are not the approved ones{IN_LOCK}"
-
-
-class LockError(StartError):
-    """A lock cannot be used."""
 
 
 class BrokenLock(LockError):

@@ -9,11 +9,10 @@ from pathlib import Path
 from stat import S_ISREG
 
 from mcp_tool_filter.cli.whole_file import open_at_once, replace_if_unchanged, whole_file
-from mcp_tool_filter.core.errors import reason_of
+from mcp_tool_filter.core.errors import LockError, reason_of
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.rooms.lock.lock import (
     Lock,
-    LockError,
     looks_like_lock,
     parse_lock,
     render_lock,

@@ -31,7 +31,6 @@ from mcp_tool_filter.core.http.head import (
     problem_in_fields,
     problem_in_size,
 )
-from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.messages.messages import NOT_LOGGED_IN, render_batch, render_error
 from mcp_tool_filter.core.policy.verdict import Reason, Reply, Why
 from mcp_tool_filter.core.process.background import in_background
@@ -53,19 +52,6 @@ log = logging.getLogger(__name__)
 _AUTHORIZATION = b"authorization"
 
 
-def login_for(login: Login | None, listener: Listener, head: Head) -> Login | None:
-    """Return the login for a request, or for our own message that belongs to it."""
-    if (
-        login is None
-        or not listener.config.uses_login
-        or head.credentials
-        or not listener.takes_headers(head.target)
-        or any(name.lower() == "authorization" for name, _ in listener.headers_for(head))
-    ):
-        return None
-    return login
-
-
 @dataclass(slots=True)
 class _Sent:
     """The token with which a request was sent."""
@@ -77,9 +63,10 @@ class _Sent:
 class OwnLogin:
     """The stored login of one upstream. Its methods are the engine's hooks."""
 
-    def __init__(self, login: Login, listener: Listener) -> None:
+    def __init__(self, login: Login, site: Site) -> None:
         self._login = login
-        self._listener = listener
+        self._site = site
+        self._listener = site.listener
         self._sent: WeakKeyDictionary[Exchange, _Sent] = WeakKeyDictionary()
         self._last_warning = ""
 
@@ -88,7 +75,7 @@ class OwnLogin:
         if exchange in self._sent:  # sent again, with the token of its renewal
             return go_on()
         assert exchange.asked
-        if login_for(self._login, self._listener, exchange.asked.head) is None:
+        if self._site.login_for(exchange.asked.head) is None:
             return go_on()
         try:
             value = self._login.value()
@@ -204,7 +191,7 @@ async def open_logins(site: Site, make_tls: MakeTls) -> None:
     """Use the stored login of a site; without any of ours, let clients log in through it."""
     config = site.listener.config
     if site.login is not None:
-        own = OwnLogin(site.login, site.listener)
+        own = OwnLogin(site.login, site)
         site.before_sending, site.before_answering = own.before_sending, own.before_answering
     if config.only_mcp:
         for document in await fetch_login_documents(site.target, site.listener.fetched.endpoint):

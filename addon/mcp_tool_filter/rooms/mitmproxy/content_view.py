@@ -11,8 +11,8 @@ from mitmproxy import contentviews
 from mitmproxy.contentviews import Contentview, Metadata, SyntaxHighlight
 from mitmproxy.http import HTTPFlow, Message
 
-from mcp_tool_filter.rooms.mitmproxy.reading import holds_message, render_body, tools_in
 from mcp_tool_filter.rooms.recordings.flow_dump import KEY
+from mcp_tool_filter.rooms.recordings.reading import holds_message, render_body, tools_in
 
 _BEFORE_JSON = 2.0  # the priority of mitmproxy's own view of JSON is 1
 _ENOUGH = 4096

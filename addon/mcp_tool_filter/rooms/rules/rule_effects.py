@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mcp_tool_filter.core.policy.effects import RoomEffect
+from mcp_tool_filter.core.policy.effects import WriteLog as WriteLog  # one of them
 
 
 class EffectFailed(Exception):
@@ -130,21 +131,6 @@ class SendCopy(Outward):
     """The host's own object for the request."""
     to: str | None
     rule: str
-
-
-@dataclass(frozen=True, slots=True)
-class WriteLog(RoomEffect):
-    level: str
-    message: str
-    rule: str
-    session: str = field(default="", compare=False)
-    """The id of the session."""
-    method: str | None = field(default=None, compare=False)
-    tool: str | None = field(default=None, compare=False)
-    id: str | None = field(default=None, compare=False)
-    """The id of the message, as it was written."""
-    shadow: bool = False
-    """True if the rule is only evaluated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,6 @@ def _operator(site: Site, user: bytes) -> bytes:
 
 
 async def _post(site: Site, exchange: Exchange, path: str, text: bytes) -> None:
-    from mcp_tool_filter.rooms.logins.serving import login_for
     from mcp_tool_filter.rooms.rules.host import post_and_forget
 
     listener, head = site.listener, head_of(exchange)
@@ -150,7 +149,7 @@ async def _post(site: Site, exchange: Exchange, path: str, text: bytes) -> None:
     for name, value in listener.headers_for(head):
         if name.lower().encode() not in said:
             headers.append((name.encode(), value.encode()))
-    client = open_client(site.target, login_for(site.login, listener, head), headers)
+    client = open_client(site.target, site.login_for(head), headers)
     await post_and_forget(client, path, text)
 
 

@@ -25,7 +25,7 @@ from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError
 from mcp_tool_filter.cli.launcher import end_on_sigterm
 from mcp_tool_filter.cli.settings import Settings, Sources, read_sources, target_of
 from mcp_tool_filter.cli.terminal import cancel_on_signals, log_to_stderr, say
-from mcp_tool_filter.core.errors import StartError, UnsetVariable
+from mcp_tool_filter.core.errors import LockError, StartError, UnsetVariable
 from mcp_tool_filter.core.http.urls import UpstreamNames
 from mcp_tool_filter.core.policy.choice import NOTHING
 from mcp_tool_filter.core.policy.config import Config
@@ -33,7 +33,6 @@ from mcp_tool_filter.core.process.proxy import FIXED, Proxy
 from mcp_tool_filter.core.process.site import Surroundings
 from mcp_tool_filter.core.sockets.serve import Server, bind
 from mcp_tool_filter.core.upstream.target import target_for
-from mcp_tool_filter.rooms.lock.lock import LockError
 from mcp_tool_filter.rooms.page.saving import FileOfPatterns
 from mcp_tool_filter.rooms.serve.servers import Plan, Servers
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.core.conversation.memory import unlisted
 from mcp_tool_filter.core.engine.service import GoOn, Service
-from mcp_tool_filter.core.errors import StartError, UnmatchedPattern
+from mcp_tool_filter.core.errors import LockError, StartError, UnmatchedPattern
 from mcp_tool_filter.core.http.asked import Answered
 from mcp_tool_filter.core.http.head import RequestNotes
 from mcp_tool_filter.core.http.listener import open_listener
@@ -37,7 +37,6 @@ from mcp_tool_filter.core.process.background import in_background, keep
 from mcp_tool_filter.core.process.proxy import Proxy
 from mcp_tool_filter.core.process.sentences import warnings_about, warnings_in
 from mcp_tool_filter.core.process.site import Site, Surroundings, TargetFinder, move_to
-from mcp_tool_filter.rooms.lock.lock import LockError
 from mcp_tool_filter.rooms.serve.mount import ENDPOINT, Mount, split_target
 
 if TYPE_CHECKING:

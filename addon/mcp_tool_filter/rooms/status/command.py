@@ -35,7 +35,7 @@ from mcp_tool_filter.cli.terminal import (
     say,
     shortened,
 )
-from mcp_tool_filter.core.errors import ListsAfterLogin, StartError, printable
+from mcp_tool_filter.core.errors import ListsAfterLogin, LockError, StartError, printable
 from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.core.policy.choice import Choice
 from mcp_tool_filter.core.policy.snapshot import shown
@@ -44,7 +44,6 @@ from mcp_tool_filter.core.upstream.target import login_to
 from mcp_tool_filter.rooms.clients.command import ListedServer, find_servers, settings_of
 from mcp_tool_filter.rooms.clients.entries import is_filtered, start_of
 from mcp_tool_filter.rooms.clients.moving import server_named_in
-from mcp_tool_filter.rooms.lock.lock import LockError
 from mcp_tool_filter.rooms.secrets.shown import shown_command
 from mcp_tool_filter.rooms.status.running import running_filters
 

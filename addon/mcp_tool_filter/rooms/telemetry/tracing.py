@@ -56,8 +56,8 @@ from mcp_tool_filter.core.process.sentences import (
     subject_of,
 )
 from mcp_tool_filter.rooms.audit.entry import Entry
+from mcp_tool_filter.rooms.audit.open_requests import OpenRequests, RequestKey, key_of
 from mcp_tool_filter.rooms.secrets.finder import redacted_beginning
-from mcp_tool_filter.rooms.telemetry.open_requests import OpenRequests, RequestKey, key_of
 from mcp_tool_filter.rooms.telemetry.otlp import Attributes, Otlp, ServerAt, Timed
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from mcp_tool_filter.core.conversation.policy_in_force import Judged, Observer
 from mcp_tool_filter.core.engine.exchange import Exchange, Outcome
 from mcp_tool_filter.core.http.bodies import may_be_event_stream
 from mcp_tool_filter.core.http.urls import parse_origin
+from mcp_tool_filter.core.policy.effects import WriteLog
 from mcp_tool_filter.core.policy.situation import Client, Direction, Via
 from mcp_tool_filter.core.process.plugs import Plug
 from mcp_tool_filter.core.process.site import Site, client_of, peer_of, site_of
-from mcp_tool_filter.rooms.rules.rule_effects import WriteLog
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.process.proxy import Proxy

@@ -22,8 +22,8 @@ from mcp_tool_filter.rooms.audit.entries import (
 from mcp_tool_filter.rooms.audit.entry import Entry
 
 if TYPE_CHECKING:
+    from mcp_tool_filter.core.policy.effects import WriteLog
     from mcp_tool_filter.rooms.audit.audit_log import AuditWriter
-    from mcp_tool_filter.rooms.rules.rule_effects import WriteLog
 
 type Sink = Callable[[Entry], None]
 """Gets an entry for each message that matters: the terminal, the audit log, the metrics."""

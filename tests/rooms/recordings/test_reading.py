@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.rooms.mitmproxy.reading import (
+from mcp_tool_filter.rooms.recordings.reading import (
     NotReadable,
     holds_message,
     render_body,
