@@ -30,6 +30,8 @@ from tests.browser import Page, browser
 from tests.cli.launched import RunningLauncher, launched
 from tests.end_to_end.test_locked import MAIL, NEW, OTHER_READ, READ, callable_in, write_lock
 from tests.end_to_end.web_pages import PASSWORD, mitmweb, running_upstream
+from tests.http_server import Handler
+from tests.http_server import serving as serving_http
 from tests.make import answering, asking, calling, definition, policy
 from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool
 from tests.raw_client import MCP_HEADERS, RawClient, post, raw_client
@@ -178,15 +180,16 @@ class Visitor:
     def __init__(self, port: int, path: str) -> None:
         self.port, self.path = port, path
         status, _, cookie = asked(port, path)
-        assert status == 303
-        self.cookie = (cookie or "").partition(";")[0]
+        assert (status, cookie) == (200, None)
+        self.token = path.partition("token=")[2]
+        self.login = f"Bearer {self.token}"
 
     def ask(
         self, name: str, headers: dict[str, str] | None = None, **said: object
     ) -> tuple[int, Any]:
         """Send what the page sends; without anything to say, read."""
         method, body = ("POST", json.dumps(said)) if said else ("GET", "")
-        headers = {"Cookie": self.cookie} | (headers or {})
+        headers = {"Authorization": self.login} | (headers or {})
         status, text, _ = asked(self.port, f"/mcp/{name}", method, body, **headers)
         return status, json.loads(text) if status == 200 else text
 
@@ -242,10 +245,10 @@ async def test_the_dashboard_shows_and_changes_the_filter(tmp_path: Path) -> Non
         assert b"Tool not found" in await board.calls("read")
         assert "Unsafe regex" in board.change("apply", deny=["(a+)+"])["problem"]
         for nonsense in ("[1", "[]", "[" * 200_000):
-            said = asked(board.port, "/mcp/apply", "POST", nonsense, Cookie=board.cookie)
+            said = asked(board.port, "/mcp/apply", "POST", nonsense, Authorization=board.login)
             assert said[0] == 400
-        assert asked(board.port, "//[", Cookie=board.cookie)[0] == 400
-        assert asked(board.port, "/mcp/undo", "POST", "{}", Cookie=board.cookie)[0] == 200
+        assert asked(board.port, "//[")[0] == 400
+        assert asked(board.port, "/mcp/undo", "POST", "{}", Authorization=board.login)[0] == 200
         assert b"Tool not found" not in await board.calls("read")
         assert "There is no config file" in board.change("save", token="")["problem"]
 
@@ -289,39 +292,76 @@ async def test_the_patterns_can_be_saved_in_the_config_file(server: bool, tmp_pa
 
 
 async def test_the_dashboard_needs_its_token_and_a_local_page(tmp_path: Path) -> None:
-    """Strangers cannot even make it read a body."""
+    """Strangers cannot even make it read a body. A cookie is none of the ways: it would go to every
+    server on this host that the browser visits."""
     async with opened(tmp_path) as board:
-        wrong = {"Cookie": f"mcp_tool_filter_token_{board.port}=wrong"}
+        cookie = f"mcp_tool_filter_token_{board.port}={board.token}; token={board.token}"
         for path, headers in (
             *((path, dict[str, str]()) for path in ("/mcp", "/mcp/state", "/mcp?token=wrong")),
-            ("/mcp/state", wrong),
+            ("/mcp/state", {"Cookie": cookie}),
+            ("/mcp/state", {"Authorization": "Bearer wrong"}),
+            ("/mcp/state", {"Authorization": f"Basic {board.token}"}),
+            ("/mcp/state", {"Authorization": board.login, "Host": "evil.example"}),
+            ("/mcp/state", {"Authorization": board.login, "Origin": "http://127.0.0.1:1"}),
             (board.path, {"Host": "evil.example"}),
             (board.path, {"Origin": "http://evil.example"}),
             (board.path, {"Sec_Fetch_Site": "cross-site"}),
             (board.path, {"Sec_Fetch_Site": "same-site"}),
         ):
-            status, text, cookie = asked(board.port, path, **headers)
-            assert (status, cookie) == (403, None), (path, headers)
+            status, text, given = asked(board.port, path, **headers)
+            assert (status, given) == (403, None), (path, headers)
             assert "rm" not in re.sub(r"<[^>]*>|form|Form", "", text)
         here = f"Host: 127.0.0.1:{board.port}\r\n"
         for fields, size, code in (
             (here, 1000, 403),
             ("Host: evil.example\r\n", 20_000_000, 403),
-            (f"{here}Cookie: {board.cookie}\r\n", 262_145, 413),
+            (f"{here}Authorization: {board.login}\r\n", 262_145, 413),
         ):
             async with raw_client(board.port) as client:
                 head = f"POST /mcp/apply HTTP/1.1\r\n{fields}Content-Length: {size}\r\n\r\n"
                 assert (await client.ask(head.encode())).status == code, fields
 
 
-async def test_two_dashboards_can_be_open_in_one_browser(tmp_path: Path) -> None:
-    """A browser sends the cookies of one port to all others of the same host."""
-    async with opened(tmp_path / "one") as one, opened(tmp_path / "two") as two:
-        sent = f"{one.cookie}; {two.cookie}"
-        for board in (one, two):
-            assert asked(board.port, "/mcp/state", Cookie=sent)[0] == 200
-            for other in ("/state", "/x/state", "/mcp/x/state"):
-                assert asked(board.port, other, Cookie=sent)[0] == 404
+async def test_other_paths_are_not_found(tmp_path: Path) -> None:
+    async with opened(tmp_path) as board:
+        for other in ("/state", "/x/state", "/mcp/x/state", "/mcp/dashboard.py"):
+            assert asked(board.port, other, Authorization=board.login)[0] == 404
+        for known in ("/mcp/page.js", "/mcp/page.css", "/mcp/enter.js"):
+            assert asked(board.port, known)[0] == 200
+
+
+async def test_no_other_server_gets_what_the_page_knows(tmp_path: Path) -> None:
+    """A browser sends cookies to all ports of a host; it keeps no other secret of ours there."""
+    heads: list[str] = []
+    async with opened(tmp_path) as board:
+        with serving_http(AnotherServer, heads=heads) as other, browser(tmp_path) as page:
+            page.go(f"http://127.0.0.1:{board.port}{board.path}")
+            page.wait_for("Live", "Exposed tools")
+            assert page.run("return document.cookie") == ""
+            assert "token" not in page.run("return location.href")
+            page.go(page.run("return location.href"))  # loaded again
+            page.wait_for("Live", "Exposed tools")
+            page.go(f"http://127.0.0.1:{other}/")
+            page.wait_for("another server")
+            kept = "return JSON.stringify([document.cookie, {...sessionStorage}])"
+            assert page.run(kept) == '["",{}]'
+            page.go(f"http://127.0.0.1:{board.port}/mcp")
+            page.wait_for("Live", "Exposed tools")
+            page.run("sessionStorage.setItem('token', 'of another start')")
+            page.go(f"http://127.0.0.1:{board.port}/mcp")
+            page.wait_for("This page needs a token")
+        said = "".join(heads)
+        assert said
+        assert board.token not in said
+        assert "cookie:" not in said.lower()
+
+
+class AnotherServer(Handler):
+    heads: list[str]
+
+    def do_GET(self) -> None:
+        self.heads.append(f"{self.path} {self.headers}")
+        self.say(200, b"<p>another server</p>", ("Content-Type", "text/html"))
 
 
 async def test_a_taken_port_stops_the_start(tmp_path: Path) -> None:
@@ -506,7 +546,7 @@ async def _approves(board: Visitor, talk: Talk, server: Server, file: Path) -> N
     new = board.waiting()["new"]
     assert new["is_new"]
     before = file.read_bytes()
-    assert board.approve(new["token"], Cookie="") == 403
+    assert board.approve(new["token"], Authorization="") == 403
     assert board.approve(new["token"], Origin="http://evil.example") == 403
     assert file.read_bytes() == before
     assert await callable_in(talk) == ["read", "mail"]

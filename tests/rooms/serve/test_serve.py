@@ -782,10 +782,10 @@ def board_of(it: Serving) -> Callable[..., dict[str, Any]]:
     found = it.says(r"Dashboard: http://127\.0\.0\.1:(\d+)(/mcp\?token=\S+)")
     port, path = int(found[1]), found[2]
     page = Served(port, it.client)
-    cookie = page.send("GET", path).headers["set-cookie"].partition(";")[0]
+    login = f"Bearer {path.partition('token=')[2]}"
 
     def change(name: str, **said: object) -> dict[str, Any]:
-        answer = page.send("POST", f"/mcp/{name}", json.dumps(said).encode(), cookie=cookie)
+        answer = page.send("POST", f"/mcp/{name}", json.dumps(said).encode(), authorization=login)
         if answer.status != 200:
             raise KeyError(answer.status)
         return dict(answer.json())

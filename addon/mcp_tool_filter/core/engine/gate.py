@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.asker import problem_in_source
-from mcp_tool_filter.core.http.head import Head, without_our_cookie
+from mcp_tool_filter.core.http.head import Head
 from mcp_tool_filter.core.messages.messages import INVALID_REQUEST, render_error
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def problem_at_the_gate(exchange: Exchange, *, may_visit: bool) -> str | None:
     head, service = exchange.head, exchange.service
     notes, config = head.notes, service.listener.policy.config
     if notes.config is not config:
-        host, fields = exchange.down.host, without_our_cookie(head.fields)
-        known = notes.head = Head(head.method, head.target, fields, host.peer)
+        host = exchange.down.host
+        known = notes.head = Head(head.method, head.target, head.fields, host.peer)
         notes.config, notes.problem, notes.out_fields = config, None, None
         if not service.listener.is_forward:  # there the upstream itself can check both
             notes.problem = problem_in_source(

@@ -186,9 +186,6 @@ _BLANK = re.compile(r"[\0-\x20\x7f]")
 _FORM = re.compile(rb"[A-Za-z0-9%&=+._~*!'(),:/@;$?-]*")
 
 
-OUR_COOKIE = "mcp_tool_filter_token"
-"""The name, or its beginning, of the dashboard's cookie: browsers send it to every port."""
-_OUR_COOKIE = OUR_COOKIE.encode()
 # What a head says of the bytes of its body: it is wrong for other bytes, and the digest of a list
 # with hidden tools would show that there are some.
 _OF_A_BODY = re.compile(
@@ -282,25 +279,6 @@ def describes_body(name: bytes) -> bool:
     [True, True, True, False]
     """
     return _OF_A_BODY.fullmatch(name) is not None
-
-
-def without_our_cookie(headers: Fields) -> Fields:
-    """Return the headers of a request without the dashboard's cookie: it is no upstream's business.
-
-    >>> without_our_cookie(((b"Cookie", b"a=b; mcp_tool_filter_token_80=x"), (b"A", b"b")))
-    ((b'Cookie', b'a=b'), (b'A', b'b'))
-    """
-    if not any(_OUR_COOKIE in value for _, value in headers):
-        return headers
-    kept = []
-    for name, value in headers:
-        if name.lower() == b"cookie":
-            cookies = [one.strip() for one in value.split(b";")]
-            value = b"; ".join(one for one in cookies if one and not one.startswith(_OUR_COOKIE))
-            if not value:
-                continue
-        kept.append((name, value))
-    return tuple(kept)
 
 
 def problem_in_size(head: Head) -> str | None:

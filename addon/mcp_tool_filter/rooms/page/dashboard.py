@@ -7,8 +7,9 @@ result, and "apply" edits the option ``deny`` like mitmweb's own page, with the 
 shows how the config file would change, and then changes it.
 
 On a port of its own, anyone with the token in the address that is printed at start may view and
-edit; a cookie keeps the token. The page is served only on loopback, only under that host name, and
-only to its own pages.
+edit. The page keeps the token for its tab and sends it in a header: a cookie would go to every
+server on this host, whatever its port. The page is served only on loopback, only under that host
+name, and only to its own pages.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ from mcp_tool_filter.core.conversation.kinds import listings_in
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce, SessionAtWork
 from mcp_tool_filter.core.errors import StartError, printable, reason_of
 from mcp_tool_filter.core.http.asked import Answered
-from mcp_tool_filter.core.http.head import OUR_COOKIE
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.core.policy.choice import NOTHING, Choice, claims_in, switched
@@ -66,18 +66,22 @@ _TYPES = {
     ".css": "text/css; charset=UTF-8",
 }
 _FILES_BY_NAME = {"": "page.html", "mcp": "page.html"} | {
-    name: name for name in ("page.js", "page.css", "mitmweb.css")
+    name: name for name in ("page.js", "page.css", "enter.js", "mitmweb.css")
 }
+_FOR_EVERYBODY = frozenset({"/mcp/page.js", "/mcp/page.css", "/mcp/enter.js", "/favicon.ico"})
+"""A browser loads them for a page, and adds no token. They hold nothing of the filter's state."""
 _MOST_UNDONE = 50
 
 
-def not_let_in(title: str, how: str) -> bytes:
-    """Return a page for a visitor without a token."""
+def not_let_in(title: str, how: str, *, script: str = "") -> bytes:
+    """Return a page for a visitor without a token; a ``script`` may know one."""
+    runs = f'<script src="{script}" defer></script>' if script else ""
     page = (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<title>MCP tool filter</title><link rel="stylesheet" href="/mcp/page.css">'
-        f'<body class="alone"><main><section><h1>{title}</h1><p>{how}</p></section></main></html>'
+        f'{runs}<body class="alone">'
+        f"<main><section><h1>{title}</h1><p>{how}</p></section></main></html>"
     )
     return page.encode()
 
@@ -534,6 +538,7 @@ _NO_TOKEN = not_let_in(
     "This page needs a token",
     "The filter printed the address of this page when it started, on a line that begins with"
     " <code>Dashboard:</code>. The token is in that address: open it in this browser.",
+    script="/mcp/enter.js",
 )
 _SAFE = [
     (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'"),
@@ -554,20 +559,13 @@ class DashboardServer:
         """Refuse, or let in, by the head alone: strangers cannot make us read a body."""
         if not comes_from_here(request, _HOSTS):
             return _plain(403, b"Forbidden: unknown Host or Origin")
+        if request.method == "GET" and request.path in _FOR_EVERYBODY:
+            return _served(answer_page(self._dashboard, "GET", request.path, b""))
         try:
-            given = parse_qs(urlsplit(request.target).query).get("token", [""])[0]
+            given = _token_in(request)
         except ValueError:  # for example //[
             return _plain(400, b"Bad request")
-        # With the port: browsers share cookies between ports.
-        port = (request.header(b"host") or "").rpartition(":")[2]
-        cookie = f"{OUR_COOKIE}_{port}" if port.isdecimal() and port.isascii() else OUR_COOKIE
-        if given and self._is_token(given):  # store it in a cookie, and remove it from the address
-            kept = f"{cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
-            headers = [(b"location", b"/mcp"), (b"set-cookie", kept.encode()), *_SAFE]
-            return ServedResponse(303, headers)
-        if request.method == "GET" and request.path == "/mcp/page.css":  # also without a token
-            return _served(answer_page(self._dashboard, "GET", request.path, b""))
-        if not self._is_token(_cookie_in(request, cookie)):
+        if not compare_digest(given.encode(), self.token.encode()):
             return _served(Answered(403, _NO_TOKEN, content_type=_HTML))
         if request.method not in ("GET", "HEAD", "POST"):
             return _plain(405, b"Method not allowed")
@@ -579,16 +577,14 @@ class DashboardServer:
             return _served(await answer_running())
         return _served(answer_page(self._dashboard, request.method, request.path, request.body))
 
-    def _is_token(self, text: str) -> bool:
-        return compare_digest(text.encode(), self.token.encode())
 
-
-def _cookie_in(request: ServedRequest, cookie: str) -> str:
-    for part in (request.header(b"cookie") or "").split(";"):
-        name, _, value = part.strip().partition("=")
-        if name == cookie:
-            return value
-    return ""
+def _token_in(request: ServedRequest) -> str:
+    """Return the token of a request: in a header, or for the page itself in its address. Raises
+    ValueError."""
+    scheme, _, given = (request.header(b"authorization") or "").partition(" ")
+    if scheme.lower() == "bearer":
+        return given.strip()
+    return parse_qs(urlsplit(request.target).query).get("token", [""])[0]
 
 
 def _plain(status: int, text: bytes) -> ServedResponse:

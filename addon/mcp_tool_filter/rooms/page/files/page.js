@@ -97,12 +97,31 @@ function counted(number, noun) {
   return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 }
 
+// The token is in the address, but only until we have it: it stays with this tab, and goes nowhere
+// by itself. In mitmweb, mitmweb's own cookie lets us in.
+function tokenOfTab() {
+  const address = new URL(location.href);
+  const given = address.searchParams.get("token");
+  if (given) {
+    sessionStorage.setItem("token", given);
+    address.searchParams.delete("token");
+    history.replaceState(null, "", address);
+  }
+  return given || sessionStorage.getItem("token");
+}
+
+const token = tokenOfTab();
+
+function request(path, { headers = {}, ...more } = {}) {
+  if (token) headers.Authorization = `Bearer ${token}`;
+  return fetch(`/mcp/${path}`, { credentials: "same-origin", headers, ...more });
+}
+
 async function ask(path, body) {
-  const token = /(?:^|; )_mitmproxy_xsrf=([^;]*)/.exec(document.cookie);
+  const xsrf = /(?:^|; )_mitmproxy_xsrf=([^;]*)/.exec(document.cookie);
   const headers = { "Content-Type": "application/json" };
-  if (token) headers["X-XSRFToken"] = token[1];
-  const answer = await fetch(`/mcp/${path}`,
-    { method: "POST", credentials: "same-origin", headers, body: JSON.stringify(body) });
+  if (xsrf) headers["X-XSRFToken"] = xsrf[1];
+  const answer = await request(path, { method: "POST", headers, body: JSON.stringify(body) });
   if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
   return answer.json();
 }
@@ -309,7 +328,7 @@ function at(one) {
 }
 
 async function lookAround() {
-  const answer = await fetch("/mcp/running", { credentials: "same-origin" });
+  const answer = await request("running");
   const text = answer.ok ? await answer.text() : "";
   if (state && text && text !== running && !isPressed()) {
     runningFilters(JSON.parse(text));
@@ -711,7 +730,7 @@ function late(error) {
 }
 
 async function look() {
-  const answer = await fetch("/mcp/state", { credentials: "same-origin" });
+  const answer = await request("state");
   if (!answer.ok) throw new Error(answer.status === 403 ? "Log in again" : answer.status);
   const text = await answer.text();
   if (text !== last && !isPressed()) {
