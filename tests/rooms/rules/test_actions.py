@@ -19,10 +19,10 @@ from mcp_tool_filter.core.policy.situation import Client, Situation
 from mcp_tool_filter.core.policy.verdict import Forward, Verdict
 from mcp_tool_filter.rooms.rules import rule_effects as orders
 from mcp_tool_filter.rooms.rules.actions import may_be_kept
-from mcp_tool_filter.rooms.rules.host import split_url
 from mcp_tool_filter.rooms.rules.link import AskedBefore, RuleSession, RuleSessions, RulesLink
 from mcp_tool_filter.rooms.rules.policy import Candidates
 from mcp_tool_filter.rooms.rules.subject import Circumstances
+from mcp_tool_filter.rooms.rules.templates import split_url
 from tests.make import answering, asking, listing, policy, replied, text_of
 from tests.make import request as read_request
 from tests.rooms.rules.judging import (
@@ -128,6 +128,15 @@ def test_fork_sends_copies_without_the_clients_id(host: Host) -> None:
     assert copies == host.effects
     assert [one.to for one in copies] == [None, None, "http://h/mcp"]
     assert json.loads(copies[0].head + "5" + copies[0].tail) == json.loads(call(id=5))
+
+
+def test_a_copy_has_no_progress_token(host: Host) -> None:
+    """Its progress would reach the client as that of its own request."""
+    asked = json.loads(call(id=1))
+    asked["params"]["_meta"] = {"progressToken": 7, "a": 1}
+    assert judged(rule("", "fork: {}", host), json.dumps(asked), host=host).refusal is None
+    [copy] = [one for one in host.effects if isinstance(one, orders.SendCopy)]
+    assert json.loads(copy.head + "5" + copy.tail)["params"]["_meta"] == {"a": 1}
 
 
 # Variables in the texts of actions, and the hashes that they give

@@ -125,6 +125,9 @@ IN_AN_ACTION = [
     ("allow: no", ".allow: allow takes no value"),
     ("transform: {merge_patch: 1}", ".transform.merge_patch: expected a mapping, not a number"),
     ("fork: {to: 'http://h:0/'}", ".fork.to: expected a URL such as http://localhost:3001/mcp"),
+    ("fork: {to: 'http://h x/'}", ".fork.to: expected a URL such as http://localhost:3001/mcp"),
+    ("webhook: {url: 'http://h:99999/'}",
+     ".webhook.url: Not a valid URL: Port out of range 0-65535"),
     ("delay: 11m", ".delay: expected a duration from 0s to 600s"),
     ("block: '${toll}'", ".block: there is no variable ${toll}; did you mean ${tool}?"),
     ("rate_limit: {key: k, limit: -1, window: 1s}",
@@ -158,6 +161,27 @@ MISTAKES = [
 @each_row(("line", "expected"), MISTAKES)
 def test_a_mistake_says_what_would_be_right(line: str, expected: str) -> None:
     assert f"interceptor.rules[0].{expected}" in in_rule(line)
+
+
+@each_row("written", ["0644", "-007", "00", "00.5", "01e5", "+010"])
+def test_a_number_that_begins_with_a_zero_is_a_mistake(written: str) -> None:
+    """YAML 1.1 reads an octal number, YAML 1.2 a decimal one; JSON has neither."""
+    (said,) = in_rule(f"actions: [set_param: {{field: a, value: [{written}]}}]")
+    assert said.startswith(f"{written} begins with a zero")
+    for accepted in ("0", "-0", "+0", "0.5", "0o644", "0x1F", f"'{written}'", "2026-01-02"):
+        assert rules(f"- {{id: a, actions: [set_param: {{field: a, value: {accepted}}}]}}").rules
+
+
+@each_row(("url", "why"), [
+    ("redis://h:x/0", "Port could not be cast"), ("redis://me:hunter2/", "Port could not be cast"),
+    ("redis://h?socket_timeout=soon", "Invalid value"), ("redis://[::1/0", "Invalid IPv6"),
+    ("http://h/", "expected a URL such as redis://"),
+])  # fmt: skip
+def test_a_url_that_the_state_cannot_use_is_a_mistake(url: str, why: str) -> None:
+    with pytest.raises(InvalidRules, match=r"interceptor\.state\.url") as caught:
+        rules("", top=f"state: {{url: '{url}'}}")
+    assert why in str(caught.value)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_method_interceptor_has_a_class() -> None:

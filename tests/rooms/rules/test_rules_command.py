@@ -228,10 +228,37 @@ def test_explain_shows_which_rules_were_evaluated(typed: Typed) -> None:
         "block-dangerous-tools: did not match",
         "  yes method_equals: tools/call",
         '  no  param_in: {"field":"name","values":["execute_command","delete_file"]}',
+        "rate-limit-expensive: did not match",
+        "  no  method_starts_with: expensive/",
+        "cache-readonly: did not match",
+        '  no  method_in: ["resources/list","tools/list"]',
         "Outcome: pass",
     ]
     shown = typed("rules", "explain", SEED, CALL).out
     assert "block by tools/call: -32001 \"Tool 'delete_file' not allowed\"" in shown
+
+
+def test_explain_names_every_rule(tmp_path: Path, typed: Typed) -> None:
+    """Also those that cannot match, that come too late, or that are for the other direction."""
+    rules = tmp_path / "rules.yaml"
+    block = "actions: [block: no]"
+    rules.write_text(
+        "interceptor:\n  rules:\n"
+        f"  - {{id: other, conditions: [tool_equals: other], {block}}}\n"
+        f"  - {{id: first, conditions: [tool_equals: delete_file], {block}}}\n"
+        f"  - {{id: late, {block}}}\n"
+        f"  - {{id: answers, on: response, {block}}}\n"
+    )
+    assert typed("rules", "explain", rules, CALL).out.splitlines() == [
+        "other: did not match",
+        "  no  tool_equals: other",
+        "first: matched",
+        "  yes tool_equals: delete_file",
+        "  did block",
+        "late: was not evaluated: an earlier rule ended the chain",
+        "answers: was not evaluated: it is for responses",
+        'Outcome: block by first: -32001 "no"',
+    ]
 
 
 def test_explain_says_why_a_message_cannot_be_judged(tmp_path: Path, typed: Typed) -> None:

@@ -38,6 +38,7 @@ from mcp_tool_filter.rooms.rules.fields import (
     Document,
     Field,
     Json,
+    Key,
     Number,
     Object,
     PathStep,
@@ -49,7 +50,13 @@ from mcp_tool_filter.rooms.rules.fields import (
 )
 from mcp_tool_filter.rooms.rules.forms import Form, Schema, Spot, Term
 from mcp_tool_filter.rooms.rules.subject import Refusal
-from mcp_tool_filter.rooms.rules.templates import Template, in_url, parse_template, templates_in
+from mcp_tool_filter.rooms.rules.templates import (
+    Template,
+    in_url,
+    parse_template,
+    split_url,
+    templates_in,
+)
 
 if TYPE_CHECKING:
     from mcp_tool_filter.rooms.rules.chain import Run
@@ -258,11 +265,11 @@ def _obey_script(run: Run, result: object) -> None:
 def _fork(run: Run, copies: int, to: str | None) -> Deciding[None]:
     request, about = run.subject.message, run.subject.about
     if isinstance(request, Request) and about.from_client:
-        place = request.place
-        id = Document(place.text).open(Value(place.start, place.end))["id"]
-        head, tail = place.text[place.start : id.start], place.text[id.end : place.end]
+        # The client asked for the progress of its own request only.
+        text = Edited(run.subject.text, run.subject.look).remove(_PROGRESS).text
+        id = Document(text).open(Value(0, len(text)))["id"]
         for _ in range(copies):
-            yield effects.SendCopy(head, tail, about.origin, to, run.rule)
+            yield effects.SendCopy(text[: id.start], text[id.end :], about.origin, to, run.rule)
 
 
 def _may_be_cached(run: Run) -> bool:
@@ -325,6 +332,7 @@ def _hashed(*parts: str) -> str:
 # Reading them
 
 LONGEST_DELAY = 600.0
+_PROGRESS = (Key("params"), Key("_meta"), Key("progressToken"))
 LEVELS = ("debug", "info", "warn", "error")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FUNCTION_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -359,6 +367,7 @@ def _http_url(text: str) -> Template:
         raise ValueError(
             "a variable may not choose the host: expected a URL such as https://host/${tool}"
         )
+    split_url(str(start))  # as the sender will
     return template
 
 
@@ -373,8 +382,8 @@ def _read_headers(spot: Spot) -> tuple[tuple[str, Template], ...]:
 
 def _plain_url(text: str) -> str:
     try:
-        parts = urlsplit(text)
-        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        split_url(text)
+        usable = urlsplit(text).port != 0
     except ValueError:
         usable = False
     if not usable:

@@ -245,7 +245,7 @@ class Run:
         if self.trace is None:
             found = self.policy.possible(self.subject)
         else:
-            found = self.policy.candidates(self.subject).each
+            found = self.policy.every_rule(self.subject)
         return [one for one in found if one.order > after]
 
     def _audit(self, candidate: Candidate) -> Deciding[None]:

@@ -251,7 +251,21 @@ def explain(policy: Policy, raw: bytes, answers: bytes | None) -> Iterator[str]:
     if not trace:
         yield "no rule applies to this message"
     yield from lines_of(trace)
+    yield from _lines_of_others(policy, trace, is_response=isinstance(message, Response))
     yield f"Outcome: {outcome}"
+
+
+def _lines_of_others(
+    policy: Policy, trace: Sequence[Evaluated], *, is_response: bool
+) -> Iterator[str]:
+    """Render the rules that were not evaluated."""
+    evaluated = {one.rule for one in trace}
+    for rule in policy.rules:
+        if rule.id not in evaluated:
+            fits = rule.for_responses if is_response else rule.for_requests
+            other = "requests" if is_response else "responses"
+            why = "an earlier rule ended the chain" if fits else f"it is for {other}"
+            yield f"{rule.id}: was not evaluated: {why}"
 
 
 def _parse(raw: bytes) -> Message:

@@ -30,10 +30,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from threading import Thread
 from typing import Any
-from urllib.parse import urlsplit
 
-from mcp_tool_filter.core.errors import InvalidOption
-from mcp_tool_filter.core.http.urls import Origin, parse_origin
 from mcp_tool_filter.core.policy.effects import Delay, Effect, Together, at_once
 from mcp_tool_filter.core.process.background import Background, keep
 from mcp_tool_filter.core.process.sentences import Once
@@ -59,6 +56,7 @@ from mcp_tool_filter.rooms.rules.rule_effects import (
     WriteLog,
 )
 from mcp_tool_filter.rooms.rules.state import RuleState, StateInMemory
+from mcp_tool_filter.rooms.rules.templates import split_url
 
 log = logging.getLogger(__name__)
 
@@ -283,18 +281,6 @@ async def _post(effect: SendWebhook, body: bytes) -> tuple[str, bool]:
         return f"no answer within {effect.timeout:g}s", True
     finally:
         await client.close()
-
-
-def split_url(url: str) -> tuple[Origin, str]:
-    """Return a URL's origin and target. Raises ValueError."""
-    if not url.isascii() or not url.isprintable() or " " in url:
-        raise ValueError("the URL has characters that are not allowed in a URL")
-    try:
-        origin = parse_origin(url)
-    except InvalidOption as error:
-        raise ValueError(error.why) from None
-    parts = urlsplit(url)
-    return origin, (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 
 _MOST_COPIES = 100  # at once

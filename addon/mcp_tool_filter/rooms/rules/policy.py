@@ -324,6 +324,11 @@ class Policy:
         """Return the rules that could match by method and tool."""
         return (self.responses if subject.is_response else self.requests).candidates(subject)
 
+    def every_rule(self, subject: Subject) -> Sequence[Candidate]:
+        """Return the rules for messages of this direction, also those that cannot match."""
+        rules = (self.responses if subject.is_response else self.requests).rules
+        return [Candidate(rule, at, rule.conditions) for at, rule in enumerate(rules)]
+
     def interceptor_for(self, subject: Subject) -> MethodInterceptor | None:
         if not self.interceptors or subject.method is None or subject.about.is_own_error:
             return None
@@ -459,6 +464,15 @@ def shadowed_rules(rules: tuple[Rule, ...], *, fail_fast: bool) -> Iterator[str]
 def _redis_url(text: str) -> str:
     if not text.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError("expected a URL such as redis://localhost:6379/0")
+    try:
+        from redis.asyncio.connection import parse_url  # as the start reads it
+    except ImportError:
+        return text
+    try:
+        parse_url(text)
+    except ValueError as error:
+        why = str(error).partition(" as ")[0]  # what follows may be a part of the password
+        raise ValueError(f"the URL cannot be used: {why}") from None
     return text
 
 

@@ -53,6 +53,7 @@ _WORDS |= dict.fromkeys(("true", "True", "TRUE"), True)
 _WORDS |= dict.fromkeys(("false", "False", "FALSE"), False)
 _OTHER_BASE = re.compile(r"0o[0-7]{1,100}|0x[0-9a-fA-F]{1,100}")
 _FLOAT = re.compile(r"([-+]?)0*((?:[1-9]\d*)?)(?:\.(\d*))?([eE][-+]?\d+)?")
+_LEADING_ZERO = re.compile(r"[-+]?0\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _PLAIN_KEY = re.compile(r"[A-Za-z_][\w/-]*")
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -330,6 +331,10 @@ def _resolve(text: str, line: int, column: int) -> bool | Number | str | None:
 
 
 def _number(text: str, line: int, column: int) -> Number | str:
+    if _LEADING_ZERO.fullmatch(text):
+        # YAML 1.1 reads 0644 as octal, YAML 1.2 as decimal, and JSON not at all.
+        what = f"{text} begins with a zero: write it without, as 0o… if it is octal, or in quotes"
+        raise Mistaken(Mistake(line, column, "", what))
     try:
         return Number(text)
     except ValueError:
@@ -339,7 +344,7 @@ def _number(text: str, line: int, column: int) -> Number | str:
     if _OTHER_BASE.fullmatch(text):
         return Number(str(int(text, 0)))
     found = _FLOAT.fullmatch(text)
-    if found is None or not (found[2] or found[3]):
+    if found is None or not any(map(str.isdecimal, text)):
         return text
     sign = "-" if found[1] == "-" else ""
     fraction = f".{found[3]}" if found[3] else ""

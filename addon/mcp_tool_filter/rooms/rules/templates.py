@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 from urllib.parse import quote as urlquote
+from urllib.parse import urlsplit
 
+from mcp_tool_filter.core.errors import InvalidOption
+from mcp_tool_filter.core.http.urls import Origin, parse_origin
 from mcp_tool_filter.core.messages.scan import Value
 from mcp_tool_filter.rooms.rules.fields import (
     Every,
@@ -179,3 +182,19 @@ def _json_parts(value: Json) -> Iterator[str | Variable]:
             yield "}"
         case _:
             yield render_json(value)
+
+
+def split_url(url: str) -> tuple[Origin, str]:
+    """Return a URL's origin and target. Raises ValueError, which says what is wrong.
+
+    >>> split_url("http://localhost:3001/mcp?a")[1]
+    '/mcp?a'
+    """
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise ValueError("the URL has characters that are not allowed in a URL")
+    try:
+        origin = parse_origin(url)
+    except InvalidOption as error:
+        raise ValueError(error.why) from None
+    parts = urlsplit(url)
+    return origin, (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
