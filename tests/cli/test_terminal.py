@@ -310,6 +310,7 @@ async def test_a_running_filter_shows_calls_lists_and_refusals(form: str, tmp_pa
         assert "tools/list: ok, answer changed (hidden)" in lines[2]
         assert re.fullmatch(r"Ran 0 min \d+ s: 1 call, 1 refused, 0 errors", lines[3])
         assert lines[4].startswith("Saved ")
+        assert [one.split() for one in lines[5:]] == [["1", "read"], ["1", "rm", "refused"]]
 
 
 async def test_a_warning_is_written_as_all_other_lines_are(tmp_path: Path) -> None:

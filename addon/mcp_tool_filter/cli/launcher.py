@@ -165,6 +165,7 @@ def _warn_about_unused(typed: Given, settings: Settings) -> None:
             from mcp_tool_filter.cli.terminal import say  # seldom needed
 
             say(f"Warning: --{name} has no effect {where}")
+    import_module("mcp_tool_filter.cli.settings").warn_about_lonely(typed, settings)
 
 
 def _show_help(what: str = "render_help") -> int:

@@ -451,6 +451,14 @@ def _read_environment(environment: Mapping[str, str]) -> Given:
     return given
 
 
+def warn_about_lonely(typed: Given, settings: Settings) -> None:
+    """Warn about typed flags that change nothing without another one, which is not set."""
+    for option in filter(None, map(OPTIONS.get, typed)):
+        for other in filter(OPTIONS.__contains__, option.needs):
+            if not settings.texts[OPTIONS[other].key]:
+                _warn(f"--{option.name} has no effect without --{other}")
+
+
 def _warn(text: str) -> None:
     from mcp_tool_filter.cli.terminal import say  # seldom needed
 

@@ -47,6 +47,7 @@ class Option(NamedTuple):
     choices: tuple[str, ...] = ()
     default: str = ""
     needs: tuple[str, ...] = ()
+    """Without what it has no effect: one of the above, or the name of another option."""
     key: str = ""
     """Its name in mitmproxy and in ``parse_config``; empty if it is only for the launcher."""
     key_help: str = ""
@@ -224,17 +225,18 @@ GROUPS: Final = {
         _both("audit-log", "append an audit log (JSON lines) to this file", "FILE"),
         _both("audit-arguments", "arguments and results in the audit log: none, {default} (default)"
               " or full",
-              "HOW", choices=("none", "hash", "full"), default="hash"),
+              "HOW", choices=("none", "hash", "full"), default="hash", needs=("audit-log",)),
         _both("audit-rotate", "rotate it at this size or age (default: {default})",
-              "SIZE,AGE", default="100MB,1d",
+              "SIZE,AGE", default="100MB,1d", needs=("audit-log",),
               key_help="Size and age at which the audit log is rotated and compressed."),
         _both("dashboard", "serve a page with calls, tools and switches on this local port",
               "PORT"),
         _both("metrics-port", "serve Prometheus metrics, /livez and /readyz on this port", "PORT"),
         _both("metrics-host", "the address of --metrics-port (default: {default})", "ADDRESS",
-              default="127.0.0.1", key_help="The address of metrics_port."),
+              default="127.0.0.1", needs=("metrics-port",),
+              key_help="The address of metrics_port."),
         _both("metrics-token", "name tools in /metrics only for clients with this bearer token;"
-              " $VAR and ${VAR} are expanded", "TOKEN"),
+              " $VAR and ${VAR} are expanded", "TOKEN", needs=("metrics-port",)),
         _both("otel", "send traces, metrics and audit entries to an OpenTelemetry collector; OTEL_*"
               " variables configure it"),
         _flag("verbose", "print more; twice: even more", short="v", many=True),

@@ -23,6 +23,9 @@ def names_in(flags: list[str]) -> list[str]:
 
 @pytest.mark.parametrize(("flags", "unused"), [
     (ENDS, []), (["-H", "X-A: 1", "--cert", "x.pem", *ENDS], ["header", "cert"]),
+    (["--audit-arguments=none", "--audit-rotate=1MB", "--metrics-host=::1", *ENDS],
+     ["audit-arguments", "audit-rotate", "metrics-host"]),
+    (["--audit-arguments=none", f"--audit-log={os.devnull}/x", *TO_NOBODY], []),
     (["--host", "::1", *TO_NOBODY], ["host"]), (["-H", "X-A: 1", *TO_NOBODY], []),
     (FOR_FETCHES + FOR_PROXIES + ENDS, names_in(FOR_FETCHES + FOR_PROXIES)),
     (FOR_FETCHES + FOR_PROXIES + TO_NOBODY, names_in(FOR_PROXIES)),

@@ -136,6 +136,37 @@ def test_wrap_and_unwrap_leave_the_file_as_it_was(
     assert (path.read_text(), backups(home)) == (text, [])
 
 
+def test_a_file_that_cannot_be_read_is_the_only_mistake(home: Path, typed: Typed) -> None:
+    (home / ".cursor").mkdir()
+    (home / ".cursor" / "mcp.json").write_text("{")
+    said = typed("wrap", "cursor", "files", "--deny", "^a", status=1).err
+    assert said.startswith(f"Error: {home}/.cursor/mcp.json cannot be read\nline 1: ")
+    assert "has no MCP servers" not in said
+
+
+def test_a_path_of_this_machine_in_a_shared_file_gets_a_warning(
+    home: Path, project: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.parent.mkdir(exist_ok=True)
+    project.write_text(SHARED)
+    words = ("wrap", "claude-code", "x", "--scope", "project", "--deny", "^a", "--dry-run")
+    said = "may be shared, and"
+    assert (
+        f"Warning: {project} {said} {sys.prefix}/bin/mcp-tool-filter is only" in typed(*words).err
+    )
+    user = ("wrap", "claude-code", "files", "--deny", "^a", "--dry-run")
+    assert said not in typed(*user).err
+    (program := home / "mcp-tool-filter").write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert said not in typed(*words).err  # a name that each machine finds on its PATH
+
+
+def test_the_list_shows_what_each_filter_hides(home: Path, typed: Typed) -> None:
+    flags = ("--deny", "^rm_", "--read-only", "--flag=--message-limit=1MB", "--yes")
+    typed("wrap", "claude-code", "files", *flags)
+    assert "npx -y files …\t--deny '^rm_' --read-only\n" in typed("clients").out
+
+
 def test_there_is_one_backup_while_entries_are_wrapped(home: Path, typed: Typed) -> None:
     """It holds the file without the filter: also what was changed after the first wrap."""
     new = '"numStartups": 4, "mcpServers": {\n  "later" : {"command" : "z"},'

@@ -33,18 +33,22 @@ STARTS = {"command": WRAPPED[0], "args": WRAPPED[1:], "env": {"KEY": "s3cret"}}
 OF_GOOSE = {"cmd": WRAPPED[0], "args": WRAPPED[1:], "envs": {"KEY": "s3cret"}}
 
 
-def remote(url: str) -> dict[str, object]:
-    return {"command": "npx", "args": ["-y", "mcp-remote", url]}
+def starts(url: str) -> dict[str, object]:
+    """The filter, which the client starts itself."""
+    return {"command": "mcp-tool-filter", "args": ["--stdio", "--upstream", url]}
+
+
+OLD = URL.replace("/mcp", "/sse")
 
 
 BY_URL = ({"url": MINE}, {"url": SSE}, STARTS)
 BY_TYPE = ({"type": "http", "url": MINE}, {"type": "sse", "url": SSE}, {"type": "stdio"} | STARTS)
 FILES: dict[str, tuple[object, ...]] = {
     # the list in the file, and its entries for a URL, the older transport, and a command
-    "claude-desktop": ("mcpServers", remote(MINE), remote(SSE), STARTS),
+    "claude-desktop": ("mcpServers", starts(URL), starts(OLD), STARTS),
     "cursor": ("mcpServers", *BY_URL), "vscode": ("servers", *BY_TYPE),
     "windsurf": ("mcpServers", {"serverUrl": MINE}, {"serverUrl": SSE}, STARTS),
-    "zed": ("context_servers", {"url": MINE}, remote(SSE), STARTS),
+    "zed": ("context_servers", {"url": MINE}, starts(OLD), STARTS),
     "opencode": (
         "mcp", {"type": "remote", "url": MINE}, {"type": "remote", "url": SSE},
         {"type": "local", "command": WRAPPED, "environment": {"KEY": "s3cret"}},
@@ -54,7 +58,8 @@ FILES: dict[str, tuple[object, ...]] = {
     "kiro": ("mcpServers", *BY_URL), "lmstudio": ("mcpServers", *BY_URL),
     "goose": (
         "extensions", {"type": "streamable_http", "uri": MINE},
-        {"type": "stdio", "cmd": "npx", "args": remote(SSE)["args"]}, {"type": "stdio"} | OF_GOOSE,
+        {"type": "stdio", "cmd": "mcp-tool-filter", "args": starts(OLD)["args"]},
+        {"type": "stdio"} | OF_GOOSE,
     ),
 }  # fmt: skip
 ENV = ("--env", "KEY=s3cret")
@@ -66,7 +71,7 @@ COMMANDS = {
     ),
     "codex": (
         ["codex", "mcp", "add", NAME, "--url", MINE],
-        ["codex", "mcp", "add", NAME, "--", "npx", "-y", "mcp-remote", SSE],
+        ["codex", "mcp", "add", NAME, "--", "mcp-tool-filter", "--stdio", "--upstream", OLD],
         ["codex", "mcp", "add", "files-filtered", *ENV, "--", *WRAPPED],
     ),
     "gemini": (
@@ -92,8 +97,14 @@ def test_each_client_is_told_about_a_url_an_older_url_and_a_command(
             more = {"enabled": True, "name": name} if client == "goose" else {}
             wanted = {key: {name: {**more, **cast(dict[str, object], entries[number])}}}
             assert YAML(typ="safe").load(said.out) == wanted
-        assert ("needs Node.js" in said.err) == ("mcp-remote" in said.out)
+        assert "mcp-remote" not in said.out
         assert said.err.splitlines()[0].endswith(":")
+
+
+def test_a_client_without_urls_reaches_a_port_that_was_asked_for(typed: Typed) -> None:
+    said = typed("config", "claude-desktop", "-u", URL, "--port", "6273")
+    assert json.loads(said.out)["mcpServers"][NAME]["args"] == ["-y", "mcp-remote", MINE]
+    assert "needs Node.js" in said.err
 
 
 def test_the_filters_own_command_is_printed_to_stderr_without_secrets(

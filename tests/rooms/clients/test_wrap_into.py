@@ -77,6 +77,13 @@ def it(home: Path, typed: Typed) -> Cursor:
     return Cursor(home, typed)
 
 
+def test_a_file_of_servers_that_is_broken_is_named(it: Cursor) -> None:
+    broken = it.home / "broken.toml"
+    broken.write_text("deny = [")
+    said = it.typed("wrap", "cursor", "files", "--into", broken, "--yes", status=1)
+    assert said.err.splitlines()[0] == f"Error: {broken} is not TOML"
+
+
 def test_a_command_moves_into_the_default_file_and_back(it: Cursor) -> None:
     said = it.wrap(it.default, "--deny", "^delete_")
     assert "3 tools: 1 hidden" in said.err

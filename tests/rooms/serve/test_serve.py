@@ -412,7 +412,7 @@ def test_a_server_that_cannot_run_is_tried_again_and_stops_no_other(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ('deny = "a"\n[servers.a]\nurl = "http://127.0.0.1:1/mcp"', "Failed to connect"),
+    ('deny = "a"\n[servers.a]\nurl = "http://127.0.0.1:1/mcp"', "Error: a: Failed to connect"),
     (f"deny = 'nothing_like_it'\n[servers.a]\n{command('read_file')}", "matches no tool"),
     (f"deny = 'read'\n[servers.a]\n{command('read_file')}deny = 'no_such'", "a: The pattern"),
     (f"[servers.a]\n{command('read_file')}", "Nothing is denied"),

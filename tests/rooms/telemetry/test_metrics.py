@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -17,7 +18,9 @@ from urllib.parse import quote
 
 import pytest
 
+from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.policy.config import AllowedHosts, MetricsAt
+from mcp_tool_filter.rooms.telemetry import metrics
 from mcp_tool_filter.rooms.telemetry.metrics import OTHER, Metrics, MetricsServer
 from tests.cli.launched import launched
 from tests.hosts import HOSTS, LAUNCHER, Filtering, filtering
@@ -267,3 +270,32 @@ async def test_the_chosen_free_port_is_reported(tmp_path: Path) -> None:
             address = (await it.says(r"Metrics: (http://\S+)"))[1]
             port = int(address.split(":")[2].partition("/")[0])
             assert await read(port, "/healthz") == (200, "ok\n")
+
+
+def test_the_port_of_a_filter_that_is_about_to_end_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that restarts its servers starts the new one before the old one has ended."""
+    tries = list[int]()
+    listen = asyncio.start_server
+
+    async def note(serve: Any, host: str, port: int, **more: Any) -> asyncio.Server:
+        tries.append(port)
+        if len(tries) == 3:
+            held.close()
+        return await listen(serve, host, port, **more)
+
+    monkeypatch.setattr(asyncio, "start_server", note)
+    held = socket.create_server(("127.0.0.1", 0))
+    port = held.getsockname()[1]
+    with closing(MetricsServer(Metrics(dict), MetricsAt(port=port))) as server:
+        assert server.port == port
+        assert tries == [port] * 3
+
+
+def test_a_port_that_stays_taken_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_PATIENCE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        at = MetricsAt(port=held.getsockname()[1])
+        with pytest.raises(StartError, match="Address already in use"):
+            MetricsServer(Metrics(dict), at)

@@ -19,6 +19,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from errno import EADDRINUSE
 from ssl import SSLContext
 from typing import Any
 
@@ -42,6 +43,7 @@ _READ_SIZE = 65536
 _MOST_AHEAD = 65536  # bytes that a client may send while we answer it
 _LINGER = 2.0  # seconds in which a client may still send bytes that we discard
 _WITHOUT_BODY = (204, 304)
+_BETWEEN_TRIES = 0.1  # seconds
 
 type ServedFields = Sequence[tuple[bytes, bytes]]
 
@@ -176,10 +178,14 @@ async def http_server(
     tls: SSLContext | None = None,
     judge_head: JudgeHead | None = None,
     limits: ServerLimits | None = None,
+    patience: float = 0.0,
 ) -> AsyncIterator[HttpServer]:
-    """Run a server. ``judge_head`` may answer a request before its body is read."""
+    """Run a server. ``judge_head`` may answer a request before its body is read.
+
+    ``patience`` is how many seconds it waits for a port that another process still has.
+    """
     server = HttpServer(answer, judge_head, limits or ServerLimits())
-    listening = await asyncio.start_server(server.serve, host, port, ssl=tls)
+    listening = await _listen(server, host, port, tls, patience)
     server.host, server.port = listening.sockets[0].getsockname()[:2]
     try:
         yield server
@@ -188,6 +194,19 @@ async def http_server(
         await server.close()
         with suppress(TimeoutError):  # a client may ignore the TLS shutdown
             await asyncio.wait_for(listening.wait_closed(), server.limits.grace)
+
+
+async def _listen(
+    server: HttpServer, host: str, port: int, tls: SSLContext | None, patience: float
+) -> asyncio.Server:
+    end = asyncio.get_running_loop().time() + patience
+    while True:
+        try:
+            return await asyncio.start_server(server.serve, host, port, ssl=tls)
+        except OSError as error:
+            if error.errno != EADDRINUSE or asyncio.get_running_loop().time() >= end:
+                raise
+        await asyncio.sleep(_BETWEEN_TRIES)
 
 
 class _ServedConnection:

@@ -236,4 +236,5 @@ def summary_lines(summary: Summary, seconds: float) -> list[str]:
     lines += [f"  {count:>7}  {tool}" for tool, count in summary.calls.most_common(10)]
     if more := len(summary.calls) - 10:
         lines += [f"  and {more} more tools"] if more > 0 else []
+    lines += [f"  {count:>7}  {name} refused" for name, count in summary.refused.most_common(10)]
     return lines

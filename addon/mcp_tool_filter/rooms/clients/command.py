@@ -138,15 +138,21 @@ def run(typed: Given) -> int:
     if "json" in typed:
         print(json.dumps([_as_json(one) for one in found], indent=2))
     elif found:
-        head = ("CLIENT", "SCOPE", "SERVER", "FILTERED", "COMMAND OR URL")
+        head = ("CLIENT", "SCOPE", "SERVER", "FILTERED", "COMMAND OR URL", "POLICY")
         print_table(head, list(map(_row, found)))
     else:
         say("No MCP servers found in any client's file")
     return 0
 
 
-def find_servers(client: str = "") -> Iterator[ListedServer]:
-    """Yield every server that a client lists; a file that cannot be read gets a warning.
+def _warn_of(error: BadFile) -> None:
+    say(f"Warning: {': '.join(str(error).removeprefix('Error: ').splitlines())}")
+
+
+def find_servers(
+    client: str = "", tell: Callable[[BadFile], object] = _warn_of
+) -> Iterator[ListedServer]:
+    """Yield every server that a client lists; ``tell`` gets what is wrong with unreadable files.
 
     With ``client``, no other client's files are read. If files of one scope list a name twice, the
     nearest file counts, as for the client.
@@ -155,21 +161,23 @@ def find_servers(client: str = "") -> Iterator[ListedServer]:
     for place in files.places(files.Surroundings.of_this_process()):
         if client not in ("", place.client):
             continue
-        for one in _listed_in(place):
+        for one in _listed_in(place, tell):
             if (place.client, place.scope, one.name) not in known:
                 known.add((place.client, place.scope, one.name))
                 yield one
 
 
-def _listed_in(place: ConfigPlace, *, is_last_try: bool = False) -> list[ListedServer]:
+def _listed_in(
+    place: ConfigPlace, tell: Callable[[BadFile], object], *, is_last_try: bool = False
+) -> list[ListedServer]:
     try:
         file = files.read(place)
         return [ListedServer(file, *one) for one in file.servers().items()] if file else []
     except BadFile as error:
         if not is_last_try:
             sleep(_PAUSE)  # perhaps a client is writing it
-            return _listed_in(place, is_last_try=True)
-        say(f"Warning: {': '.join(str(error).removeprefix('Error: ').splitlines())}")
+            return _listed_in(place, tell, is_last_try=True)
+        tell(error)
         return []
 
 
@@ -177,7 +185,16 @@ def _row(one: ListedServer) -> tuple[str, ...]:
     filtered = "yes" if entries.is_filtered(one.entry) else "no"
     if filtered == "yes" and one.only_reports:
         filtered = "shadow"
-    return one.place.client, one.place.scope, shown(one.name), filtered, shown(one.target)
+    policy = shown(shlex.join(_policy_in(one.entry)))
+    return one.place.client, one.place.scope, shown(one.name), filtered, shown(one.target), policy
+
+
+def _policy_in(entry: ServerEntry) -> list[str]:
+    """Return the flags of a filtered entry that say what is hidden, or where that is said."""
+    with suppress(StartError):
+        given = parse_flags(entries.flags_of(entry))
+        return [word for name in given if name in _POLICY for word in typed_as(name, given[name])]
+    return []
 
 
 def _as_json(one: ListedServer) -> dict[str, object]:
@@ -221,6 +238,7 @@ def _move(listed: ListedServer, flags: Sequence[str], path: str) -> tuple[Server
     return moving.entry_for(original, [*words, *own]), Moved(file, name, original, text)
 
 
+_POLICY = frozenset({*CHOICE, "lock", "rules", "new-tools", "server"})
 _PATIENCE = "15000"  # milliseconds for a server to answer
 _SHORTEST_SECRET = 4  # characters
 _MOST_TRIES = 20
@@ -452,7 +470,12 @@ def _find(
     """
     client, *named = typed[WORDS]
     scope = typed.get("scope", [""])[-1]
-    in_client = list(find_servers(client))
+    unreadable: list[BadFile] = []
+    in_client = list(find_servers(client, unreadable.append))
+    if unreadable and not in_client:
+        raise unreadable[0]
+    for error in unreadable:
+        _warn_of(error)
     in_scope = [one for one in in_client if scope in ("", "all", one.place.scope)]
     if bool(named) == ("all" in typed):
         why = "mcp-tool-filter clients lists them; --all means all of a client"
@@ -507,6 +530,9 @@ def _change(
     text = _text_with(listed.file, name, entry)
     gone = _section_to_remove(listed.moved(), section)
     print("\n".join(_diff(listed, entry, text, filter(None, (section, gone)))), flush=True)
+    program = next(iter(entries.words_of(entry)), "")
+    if place.scope == "project" and after.is_undoable and os.path.isabs(program):
+        say(f"Warning: {place.file} may be shared, and {program} is only on this machine")
     if "dry-run" in typed:
         return 0
     if "yes" not in typed and not _agrees():

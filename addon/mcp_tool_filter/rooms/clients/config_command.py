@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -24,6 +25,11 @@ def run(typed: Given) -> int:
     [named] = typed.pop(WORDS)
     settings = chosen(typed, os.environ)
     settings.config()
+    if not settings.is_stdio and not _can_reach_us(named, settings):
+        # The client starts the filter, which asks the upstream.
+        with suppress(UsageError):  # a port was asked for
+            settings = chosen(over_stdio := {"stdio": ["true"], **typed}, os.environ)
+            typed = over_stdio
     server = _command_of(typed, settings) if settings.is_stdio else _place(settings)
     snippet = snippet_for(named, server)
     say(snippet.where)
@@ -261,10 +267,19 @@ _FORMS = {
 }
 
 
+def _can_reach_us(client: str, settings: Settings) -> bool:
+    return bool(_FORMS[client].url) and _can_reach(client, _place(settings))
+
+
+def _can_reach(client: str, server: ServerUrl) -> bool:
+    form = _FORMS[client]
+    return bool(form.url) and (form.knows_sse or not server.is_sse)
+
+
 def snippet_for(client: str, server: Reachable) -> Snippet:
     """Return the snippet for a client that connects to our URL, or starts the filter itself."""
     form, needs = _FORMS[client], ""
-    if isinstance(server, ServerUrl) and (not form.url or (server.is_sse and not form.knows_sse)):
+    if isinstance(server, ServerUrl) and not _can_reach(client, server):
         server, needs = _through_mcp_remote(server), " (needs Node.js)"
     if not form.servers:
         return Snippet(shlex.join(_words_to_add(client, server)), f"{form.where}{needs}:")

@@ -229,10 +229,15 @@ class ServersFile:
 
     @classmethod
     def read(cls, path: str) -> ServersFile:
-        """Raises BadFile."""
+        """Raises BadFile, also if it is not TOML."""
         real = Path(os.path.realpath(os.path.expanduser(path)))
         found = read(ConfigPlace("", "user", real, (_SERVERS,)))
-        return cls(real, found.raw if found else None)
+        file = cls(real, found.raw if found else None)
+        try:
+            _parsed(file.text)
+        except BadServersFile as error:
+            raise BadServersFile(f"{real} is not TOML", why=error.why) from None
+        return file
 
     @property
     def text(self) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.cli.commands.http import activity_for
 from mcp_tool_filter.cli.flags import Given, UsageError
-from mcp_tool_filter.cli.settings import Settings, gather, settle
+from mcp_tool_filter.cli.settings import Settings, gather, settle, warn_about_lonely
 from mcp_tool_filter.cli.terminal import log_to_stderr, say
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.http.shown import shown_url
@@ -69,6 +69,7 @@ def run(typed: Given) -> int:
     }
     settings = settle(given)
     settings.config()  # report wrong settings before anything starts
+    warn_about_lonely(typed, settings)
     find_program(settings.command, {**os.environ, **settings.env})
     is_json = settings.log_format == "json"
     log_to_stderr(settings.verbosity, is_watched=settings.inspect, as_json=is_json)

@@ -23,7 +23,13 @@ from mcp_tool_filter.cli.commands.http import (
 )
 from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError
 from mcp_tool_filter.cli.launcher import end_on_sigterm
-from mcp_tool_filter.cli.settings import Settings, Sources, read_sources, target_of
+from mcp_tool_filter.cli.settings import (
+    Settings,
+    Sources,
+    read_sources,
+    target_of,
+    warn_about_lonely,
+)
 from mcp_tool_filter.cli.terminal import cancel_on_signals, log_to_stderr, say
 from mcp_tool_filter.core.errors import LockError, StartError, UnsetVariable
 from mcp_tool_filter.core.http.urls import UpstreamNames
@@ -45,6 +51,7 @@ def run(typed: Given) -> int:
     sources = _read(typed)
     settings = sources.for_all_servers()
     settings.config()  # report wrong settings before anything starts
+    warn_about_lonely(typed, settings)
     refuse_bad_certificate(settings.cert)
     plans = _plans(sources)
     log_to_stderr(settings.verbosity, is_watched=False, as_json=settings.log_format == "json")

@@ -167,7 +167,7 @@ class Servers:
         """Return what a strict user does not accept."""
         for one in self._at.values():
             if one.problem and (self.is_strict or one.plan.config.strict):
-                return one.problem
+                return _named(one.plan.name, one.problem)
             try:
                 one.plan.config.refuse_unmatched(self._own_unmatched(one))
             except StartError as error:
@@ -470,7 +470,8 @@ def _key(pattern: Pattern) -> tuple[str, str]:
 
 
 def _named(name: str, error: StartError) -> StartError:
-    error.what = f"{name}: {error.what}"
+    if not error.what.startswith((f"{name}: ", "[servers.")):  # those of the file name theirs
+        error.what = f"{name}: {error.what}"
     return error
 
 

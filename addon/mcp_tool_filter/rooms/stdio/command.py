@@ -427,7 +427,7 @@ def _report_of(
             os._exit(1)
         who = Introduction(
             upstream=upstream,
-            server=server.name or "unnamed",
+            server=server.name.strip() or "unnamed",
             transport="stdio",
             revision=server.revision,
             listens_at="stdio",

@@ -227,6 +227,9 @@ def serve_metrics(
     return server.close
 
 
+_PATIENCE = 5.0  # seconds: a client that restarts us quickly may start us before the old one ends
+
+
 class MetricsServer:
     """Serves them in its own thread until closed. Raises StartError if the port is taken."""
 
@@ -260,6 +263,7 @@ class MetricsServer:
             port=self._at.port,
             judge_head=self._judge_head,
             limits=PAGE_LIMITS,
+            patience=_PATIENCE,
         ) as server:
             loop, stop = asyncio.get_running_loop(), asyncio.Event()
             self._begun.set_result((server.port, lambda: loop.call_soon_threadsafe(stop.set)))
