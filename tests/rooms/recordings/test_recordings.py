@@ -7,13 +7,14 @@ import logging
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mitmproxy.io import FlowWriter
 from mitmproxy.test import tflow
 
 from mcp_tool_filter.cli.launcher import main
-from mcp_tool_filter.rooms.recordings.flow_dump import read_flows
+from mcp_tool_filter.rooms.recordings.flow_dump import KEY, read_flows, write_flows
 from tests.cli.launched import Typed
 from tests.proxy import REPOSITORY
 from tests.rooms.rules.test_rules_over_stdio import ruled_by
@@ -198,3 +199,39 @@ def test_a_damaged_recording_gives_one_sentence(
             assert (status == 0) or err.startswith("Error: "), err
             assert argv[0] == "replay" or target.exists() == (status == 0)
     assert refused
+
+
+ODD = [None, -1, float("nan"), "x", b"x", [], {}, [1], {"a": 1}, True, 10**30, [["a", "b"]]]
+
+
+def _set(holder: Any, path: list[str | int], value: object) -> None:
+    for step in path[:-1]:
+        holder = holder[step]
+    holder[path[-1]] = value
+
+
+@pytest.mark.parametrize("path", [
+    [KEY], *[[KEY, one] for one in ("asked", "said", "fetched")],
+    *[[KEY, "asked", *one] for one in (["host"], ["body"], ["headers"], ["headers", 0, 1])],
+    *[[KEY, "said", one] for one in ("status", "at", "ended", "chunks", "headers", "left_out")],
+    *[[KEY, "fetched", one] for one in ("pages", "server", "transport", "revision", "endpoint")],
+], ids=str)  # fmt: skip
+def test_odd_metadata_gives_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], path: list[str | int]
+) -> None:
+    """Anybody can write a dump; metadata are not checked by mitmproxy at all."""
+    odd = tmp_path / "odd.flow"
+    for value in ODD:
+        flows = read_flows(SSE)
+        kept = next(one.metadata for one in flows if has(one.metadata, path[:2]))
+        _set(kept, path, value)
+        write_flows(odd, flows)
+        status = main(["replay", str(odd), "--transcript"])
+        out, err = capsys.readouterr()
+        assert status == 0 or err.startswith("Error: "), (value, err)
+        assert "Traceback" not in out + err
+
+
+def has(metadata: dict[str, Any], path: list[str | int]) -> bool:
+    kept = metadata.get(KEY) or {}
+    return bool(kept.get(path[1]) if len(path) > 1 else kept)

@@ -80,9 +80,10 @@ def _replay(path: Path, typed: Given) -> ReplayReport:
     recording = read_recording(path)
     with damage_in(path):
         transcript = replay(recording, **options)
-    if "transcript" in typed:
-        print(transcript.render(), end="")
-    return _outcome(path.name, transcript, is_shadow="shadow" in typed)
+        shown = transcript.render() if "transcript" in typed else ""
+        outcome = _outcome(path.name, transcript, is_shadow="shadow" in typed)
+    print(shown, end="")
+    return outcome
 
 
 def _outcome(name: str, transcript: Transcript, *, is_shadow: bool) -> ReplayReport:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,13 +40,6 @@ type Kept = dict[str, Any]
 """Values that a dump can contain: dicts, lists, text, bytes and numbers."""
 
 
-DAMAGES = (
-    AssertionError, AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError,
-    ValueError,
-)  # fmt: skip
-"""What reading a damaged recording may raise: mitmproxy does not check what it reads."""
-
-
 class UnreadableRecording(StartError):
     def __init__(self, path: object, *, why: str) -> None:
         super().__init__(f"Cannot read the recording {path}", why=why)
@@ -53,10 +47,15 @@ class UnreadableRecording(StartError):
 
 @contextmanager
 def damage_in(path: object) -> Iterator[None]:
-    """Report a recording whose parts are not what they should be. Raises UnreadableRecording."""
+    """Report a recording whose parts are not what they should be. Raises UnreadableRecording.
+
+    (Reading one may raise anything: mitmproxy does not check what it reads.)
+    """
     try:
         yield
-    except DAMAGES as error:
+    except (StartError, OSError, FlowReadException):
+        raise
+    except Exception as error:
         raise UnreadableRecording(path, why=f"It is damaged: {error!r}"[:300]) from error
 
 
@@ -232,18 +231,18 @@ def read_recording(path: Path) -> Recording:
 
 
 def _recorded(flow: HTTPFlow) -> RecordedFlow:
-    request, kept = flow.request, flow.metadata.get(KEY) or {}
-    asked = kept.get("asked")
+    request, kept = flow.request, _of(dict, flow.metadata.get(KEY) or {})
+    asked = _of(dict, kept.get("asked") or {})
     plain = _pairs(asked["headers"]) if asked else _plain_headers(request)
     return RecordedFlow(
         head=Head(request.method.upper(), request.path, plain),
-        host=asked["host"] if asked else "localhost",
-        body=asked["body"] if asked else _plain_body(request),
-        at=request.timestamp_start,
+        host=_of(str, asked["host"]) if asked else "localhost",
+        body=_of(bytes, asked["body"]) if asked else _plain_body(request),
+        at=_time(request.timestamp_start),
         upstream=f"{request.scheme}://{request.host}:{request.port}",
         said=_said_to(flow, kept),
         heard=flow.response.data.content or b"" if flow.response else b"",
-        fetched=_fetched(kept["fetched"]) if kept.get("fetched") else None,
+        fetched=_fetched(_of(dict, kept["fetched"])) if kept.get("fetched") else None,
     )
 
 
@@ -252,15 +251,17 @@ def _said_to(flow: HTTPFlow, kept: Kept) -> Said | None:
         return None  # the content of tunnels is not kept
     if not kept:
         return _unfiltered(flow)
-    if not (said := kept.get("said")):
+    if not (said := _of(dict, kept.get("said") or {})):
         return None
+    if not 100 <= (status := _of(int, said["status"])) <= 999:
+        raise ValueError("a status that cannot be")
     return Said(
-        status=said["status"],
+        status=status,
         headers=_pairs(said["headers"]),
-        at=said["at"],
-        chunks=tuple(Chunk(at, data) for at, data in said["chunks"]),
-        ended=said["ended"],
-        left_out=said["left_out"],
+        at=_time(said["at"]),
+        chunks=tuple(Chunk(_time(at), _of(bytes, data)) for at, data in said["chunks"]),
+        ended=None if said["ended"] is None else _time(said["ended"]),
+        left_out=_of(int, said["left_out"]),
     )
 
 
@@ -284,13 +285,30 @@ def _fetched(kept: Kept) -> Fetched:
     name, version = kept["server"]
     return Fetched(
         transport=Transport(kept["transport"]),
-        revision=kept["revision"],
-        endpoint=kept["endpoint"],
-        server_name=name,
-        server_version=version,
-        sessions=kept["sessions"],
-        pages=tuple(kept["pages"]),
+        revision=_of(str, kept["revision"]),
+        endpoint=_of(str, kept["endpoint"]),
+        server_name=_of(str, name),
+        server_version=_of(str, version),
+        sessions=_of(bool, kept["sessions"]),
+        pages=tuple(_of(bytes, page) for page in kept["pages"]),
     )
+
+
+def _of[T](kind: type[T], value: object) -> T:
+    """Return a value that must be of this kind: anybody can write a dump. Raises TypeError."""
+    if type(value) is not kind:
+        raise TypeError(f"{type(value).__name__} in the place of {kind.__name__}")
+    if isinstance(value, str):
+        value.encode()  # no half of a surrogate pair
+    return value
+
+
+def _time(value: object) -> float:
+    """Return a time that must be one. Raises TypeError, ValueError."""
+    at = float(value) if type(value) is int else _of(float, value)
+    if not isfinite(at):
+        raise ValueError("a time that is no number")
+    return at
 
 
 def _plain_headers(message: Message) -> tuple[tuple[bytes, bytes], ...]:
@@ -306,4 +324,4 @@ def _plain_body(message: Message) -> bytes:
 
 
 def _pairs(fields: _Fields) -> tuple[tuple[bytes, bytes], ...]:
-    return tuple((name, value) for name, value in fields)
+    return tuple((_of(bytes, name), _of(bytes, value)) for name, value in fields)

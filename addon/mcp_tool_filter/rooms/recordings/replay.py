@@ -273,16 +273,20 @@ class _ReplayedFlow(InnerClient):
         self._parser = EventParser()
 
     def steps(self) -> Iterator[_Step]:
+        """Yield what happens; nothing comes before what it follows, whatever its time says."""
         flow, said = self.recorded, self.recorded.said
-        yield _Step(flow.at, self._number, self._ask)
+        at = flow.at
+        yield _Step(at, self._number, self._ask)
         if said is None:
             return
         if said.is_event_stream:
-            yield _Step(said.at, self._number, partial(self._begin, said))
+            at = max(at, said.at)
+            yield _Step(at, self._number, partial(self._begin, said))
             for chunk in said.chunks:
-                yield _Step(chunk.at, self._number, partial(self._say, chunk.data))
+                at = max(at, chunk.at)
+                yield _Step(at, self._number, partial(self._say, chunk.data))
         if said.ended is not None:
-            yield _Step(said.ended, self._number, partial(self._finish, said))
+            yield _Step(max(at, said.ended), self._number, partial(self._finish, said))
 
     def turn(self) -> Turn:
         flow, answer = self.recorded, self.answer
