@@ -65,11 +65,13 @@ def saying(body: bytes) -> Respond:
 
 @asynccontextmanager
 async def mcp_upstream(
-    *, tools: Sequence[bytes] = (), respond: Respond | None = None, session: bytes = b"",
+    *, tools: Sequence[bytes] = (), respond: Respond | None = None,
+    session: bytes | Callable[[], bytes] = b"",
     lists: Callable[[RawRequest, str], bytes] | None = None,
     tls: SSLContext | None = None, port: int = 0,
 ) -> AsyncIterator[McpUpstream]:  # fmt: skip
-    """Run one. ``lists`` answers tools/list otherwise; ``session`` is the id it hands out."""
+    """Run one. ``lists`` answers tools/list otherwise; ``session`` is the id it hands out,
+    or makes one for each."""
     respond = respond or saying(RESULT)
 
     async def script(peer: Peer) -> None:
@@ -77,7 +79,8 @@ async def mcp_upstream(
             request = await peer.request()
             if not _is_of_the_fetch(request):
                 running.asked.append(request)
-            if (known := _known(request, running.tools, session, lists)) is not None:
+            id = session() if callable(session) else session
+            if (known := _known(request, running.tools, id, lists)) is not None:
                 if not running.declares_changes:
                     known = known.replace(b'"listChanged": true', b'"listChanged":false')
                 await peer.say(known)

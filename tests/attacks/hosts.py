@@ -49,7 +49,8 @@ async def hosted(
 @asynccontextmanager
 async def between(
     host: str, home: Path, *options: str, tools: Sequence[bytes] = TOOLS,
-    respond: Respond | None = None, descriptors: int | None = None, session: bytes = b"",
+    respond: Respond | None = None, descriptors: int | None = None,
+    session: bytes | Callable[[], bytes] = b"",
     lists: Callable[[RawRequest, str], bytes] | None = None,
 ) -> AsyncIterator[tuple[McpUpstream, RunningTool]]:  # fmt: skip
     """Start an upstream, and the proxy before it."""

@@ -6,13 +6,14 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from tests.attacks.hosts import between, in_each_host
 from tests.make import asking, calling
-from tests.mcp_upstream import McpUpstream, tool, tool_list
+from tests.mcp_upstream import RESULT, McpUpstream, tool, tool_list
 from tests.raw_client import MCP_HEADERS, RawClient, post, raw_client
-from tests.raw_upstream import RawRequest, answer
+from tests.raw_upstream import Peer, RawRequest, answer
 
 LIST = asking("tools/list")
 
@@ -110,3 +111,87 @@ async def test_a_value_that_each_request_renews_makes_no_new_asker(
             assert await asking.tools(header.format(2)) == shown, header
             assert not await asking.may_call(new, header.format(3)), header
             assert await asking.may_call("shared", header.format(4)), header
+
+
+ODD = {
+    "a cursor that is no string": [asking("tools/list", params='{"cursor":5}')],
+    "no cursor": [asking("tools/list", params='{"cursor":null}')],
+    "a cursor that nobody gave": [asking("tools/list", params='{"cursor":"part"}')],
+    "params of its own": [asking("tools/list", params='{"part":1}')],
+    "one id twice": [
+        b"[" + asking("tools/list") + b"," + asking("tools/list", params='{"cursor":"part"}') + b"]"
+    ],
+    "two ids": [
+        b"[" + asking("tools/list", params='{"cursor":"part"}') + b"," + asking("ping", id="1.0")
+        + b"," + asking("tools/list", id="2") + b"]",
+    ],
+    "an act before": [asking("part"), LIST],
+    "a header": [LIST],
+    "another revision": [LIST],
+    "another program": [LIST],
+}  # fmt: skip
+HEADERS = {"a header": b"X-Part: 1\r\n", "another revision": b"MCP-Protocol-Version: part\r\n"}
+
+
+def shake_hands(number: int, program: str) -> bytes:
+    """Each number declares capabilities that nobody else has."""
+    said = f'{{"experimental":{{"{number}":{{}}}}}}'
+    params = f'{{"protocolVersion":"2025-06-18","capabilities":{said},"clientInfo":"{program}"}}'
+    return asking("initialize", params=params)
+
+
+@in_each_host
+async def test_no_odd_request_takes_tools_from_others(host: str, tmp_path: Path) -> None:
+    """The upstream answers what is odd with a part of its list."""
+    number, sessions = count(), {b"part"}
+
+    def session() -> bytes:
+        return b"session-%d" % next(number)
+
+    def is_part(request: RawRequest) -> bool:
+        named = request.head + request.body
+        is_odd = b"part" in named.lower() or b'"cursor"' in request.body
+        own = request.all("mcp-session-id")
+        if is_odd:
+            sessions.update(one.encode() for one in own)
+        return is_odd or (bool(own) and own[0].encode() in sessions)
+
+    def listing_for(request: RawRequest, id: str) -> bytes:
+        tools = [tool("read"), tool("wipe_disk"), *([] if is_part(request) else [tool("write")])]
+        return tool_list(tools, id=id)
+
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        is_part(request)
+        asked = json.loads(request.body)
+        if not isinstance(asked, list):
+            return await peer.say(answer(RESULT))
+        both = [listing_for(request, json.dumps(one["id"])) for one in asked]
+        return await peer.say(answer(b"[" + b",".join(both) + b"]"))
+
+    async with between(
+        host, tmp_path, session=session, respond=respond,
+        lists=lambda request, id: answer(listing_for(request, id)),
+    ) as (upstream, it), raw_client(it.port) as client:  # fmt: skip
+
+        async def begins(place: int, program: str) -> bytes:
+            said = await client.ask(post(shake_hands(place, program)))
+            [id] = [
+                one for one in said.head.split(b"\r\n") if one.lower().startswith(b"mcp-session")
+            ]
+            return MCP_HEADERS + id + b"\r\n"
+
+        for place, (name, bodies) in enumerate(ODD.items()):
+            program = "part" if name == "another program" else "usual"
+            odd = await begins(place, program)
+            if program == "part":
+                sessions.add(odd.split(b": ")[-1].strip())
+            for body in bodies:
+                said = await client.ask(post(body, headers=odd + HEADERS.get(name, b"")))
+                assert b"wipe_disk" not in said.body, name
+            other = await begins(place, "usual")
+            for _ in range(2):
+                seen = json.loads((await client.ask(post(LIST, headers=other))).body)
+                assert [one["name"] for one in seen["result"]["tools"]] == ["read", "write"], name
+            before = len(upstream.of("tools/call"))
+            await client.ask(post(calling("write"), headers=other))
+            assert len(upstream.of("tools/call")) > before, name

@@ -150,7 +150,7 @@ def cancel_audited(raw: bytes) -> None:
     for number, _ in enumerate(raw):
         exchange = Exchange("tools/call", str(number), "read")
         key = key_of(client, str(number))
-        kept.add(OpenRequest(exchange, {}, 0.0, None, client, key))
+        kept.add(OpenRequest(exchange, {"v": 1, "time": ""}, 0.0, None, client, key))
     for _ in raw:
         kept.take_by_id(client, '"none"')
 

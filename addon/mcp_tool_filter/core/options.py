@@ -273,10 +273,8 @@ CHOICE: Final = (
     "read-only", "deny-hint", "ignore-case",
 )  # fmt: skip
 """The options that say what is hidden, also for commands that take no others."""
-OPTIONS: Final = {
-    option.name: option for group in (*GROUPS.values(), FOR_MITMPROXY) for option in group
-}
-KEYS: Final = {option.key: option for option in OPTIONS.values() if option.key}
+OPTIONS: Final = {option.name: option for group in GROUPS.values() for option in group}
+KEYS: Final = {option.key: option for option in (*OPTIONS.values(), *FOR_MITMPROXY) if option.key}
 
 
 def instead_of(name: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import Any
 from unittest.mock import Mock, patch
 
@@ -113,6 +114,89 @@ def test_a_description_of_some_tools_is_never_taken_for_a_list() -> None:
     described = definition("comes", ',"title":"described"')
     finished(between.from_upstream(make.listing_of(described, id="2")))
     assert listed(between, listing("stays", "comes")) == listing("stays", "comes")
+
+
+WHOLE = listing("read", "write")
+PART = listing("read")
+
+
+def teaches_nothing(in_force: PolicyInForce, capabilities: str = "{}") -> bool:
+    """Tell whether the next client of the kind still gets the upstream's whole list."""
+    other = open_session(in_force, capabilities)
+    verdict = asked(other, LIST)
+    seen = text_of(verdict) if isinstance(verdict, Reply) else listed(other, WHOLE)
+    return seen == WHOLE and asked(other, calling("write", id="2")) == Forward()
+
+
+@pytest.mark.parametrize("params", [
+    '{"cursor":5}', '{"cursor":null}', '{"cursor":[]}', '{"cursor":"x"}', '{"toolset":"a"}',
+])  # fmt: skip
+def test_an_odd_request_for_a_list_teaches_no_other_client(params: str) -> None:
+    in_force = policy("other")
+    odd = open_session(in_force)
+    decision = odd.from_client(asking("tools/list", params=params), None, Http())
+    if waits(decision):
+        assert isinstance(next(decision), FetchTools)
+        finished(decision, (WHOLE,))
+    assert finished(odd.from_upstream(PART)).verdict == Forward()
+    assert teaches_nothing(in_force)
+
+
+@pytest.mark.parametrize("ids", [("5", "5"), ("5", "6"), ("5", '"5"')])
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_of_several_lists_at_once_none_teaches(ids: tuple[str, str], is_reversed: bool) -> None:
+    """An answer with such an id may be that to the other request."""
+    in_force = policy("other")
+    odd = open_session(in_force)
+    both = [
+        asking("tools/list", id=ids[0]),
+        asking("tools/list", id=ids[1], params='{"cursor":"x"}'),
+    ]
+    odd.from_client(b"[" + b",".join(both) + b"]", None, Http())
+    answers = [listing("read", id=ids[0]), listing("read", id=ids[1])]
+    for raw in reversed(answers) if is_reversed else answers:
+        assert finished(odd.from_upstream(raw)).verdict == Forward()
+    assert teaches_nothing(in_force)
+
+
+@pytest.mark.parametrize("act", [
+    asking("toolsets/choose", id="7"), answering('{"roots":[]}', id="7"),
+    b'{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}',
+])  # fmt: skip
+def test_a_session_that_has_acted_teaches_no_other_client(act: bytes) -> None:
+    """The upstream may list other tools to it from then on."""
+    in_force = policy("other")
+    odd = open_session(in_force)
+    odd.from_client(act, None, Http())
+    assert listed(odd, PART) == PART
+    assert teaches_nothing(in_force)
+
+
+def test_a_session_that_has_acted_does_not_change_a_list_for_others() -> None:
+    in_force = policy("other")
+    one, odd = open_session(in_force), open_session(in_force)
+    assert listed(one, WHOLE) == WHOLE
+    asked(odd, asking("toolsets/choose", id="7"))
+    in_force.kinds.note_change_for_all()
+    assert listed(odd, PART) == PART
+    assert teaches_nothing(in_force)
+
+
+def test_another_program_is_another_kind_of_asker() -> None:
+    in_force = policy("other")
+    session = Session()
+    odd = Conversation(in_force, Client(session=session))
+    odd.from_client(asking("initialize", params='{"capabilities":{},"clientInfo":{"name":"odd"}}'))
+    odd.from_upstream(answering(f'{{"protocolVersion":"{R2025_11_25}"}}'))
+    assert listed(odd, PART) == PART
+    assert teaches_nothing(in_force)
+
+
+def test_a_list_that_nobody_asked_for_pins_nothing_for_others() -> None:
+    in_force = policy("other")
+    odd = open_session(in_force)
+    odd.from_upstream(changed("write"))
+    assert teaches_nothing(in_force)
 
 
 def test_a_list_of_several_pages_is_complete_with_its_last_page() -> None:
@@ -235,7 +319,6 @@ def test_made_up_credentials_never_push_out_pinned_tools() -> None:
         for number in range(2 * MOST):
             made_up = user(in_force, number)
             listed(made_up, listing("read", "new")) if lists else asked(made_up, LIST)
-        assert len(in_force.kinds) <= MOST
         ann = user(in_force, "ann")
         assert text_of(asked(ann, LIST)) == listing("mine")
         assert text_of(finished(ann.from_upstream(changed("mine"))).verdict) == listing("mine")
@@ -253,16 +336,29 @@ def test_made_up_credentials_never_push_out_a_list_that_is_not_complete() -> Non
 def test_a_full_memory_is_not_searched_for_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
     in_force, now = small_policy("read"), 0.0
     in_force.clock = in_force.kinds._clock = lambda: now
-    for number in range(MOST):
-        listed(user(in_force, number), listing("a"))
+    fill(in_force)
+    many = len(in_force.kinds)
     looks = Mock(return_value=True)
     monkeypatch.setattr(Kind, "is_needed", property(looks))
-    for number in range(MOST, 3 * MOST):
-        asked(user(in_force, number), calling("read"))
-    assert looks.call_count == MOST
-    now = 2.0
-    asked(user(in_force, "late"), calling("read"))
-    assert looks.call_count == 2 * MOST
+    for now in (0.0, 2.0, 2.1, 2.9):
+        asked(user(in_force, f"late {now}"), LIST)
+    assert looks.call_count == many
+
+
+def fill(in_force: PolicyInForce) -> None:
+    """Let as many users as there is room for list tools of their own."""
+    for number in range(MOST + 1):
+        listed(user(in_force, number), listing(f"of_{number}"))
+
+
+def test_made_up_askers_with_the_same_list_lock_nobody_out() -> None:
+    in_force = small_policy("read")
+    for number in range(4 * MOST):
+        listed(user(in_force, f"made up {number}"), listing("read"))
+    ann = user(in_force, "ann")
+    assert listed(ann, listing("mine")) == listing("mine")
+    assert asked(ann, calling("mine", id="2")) == Forward()
+    assert text_of(asked(ann, LIST)) == listing("mine")
 
 
 def test_what_a_page_has_shown_stays_when_a_call_fetches_the_whole_list() -> None:
@@ -279,21 +375,23 @@ def test_what_a_page_has_shown_stays_when_a_call_fetches_the_whole_list() -> Non
 
 
 @pytest.mark.parametrize("is_listed", [True, False])
-def test_without_room_a_new_asker_gets_only_tools_we_have_fetched(is_listed: bool) -> None:
+def test_without_room_a_new_asker_is_judged_by_its_own_list_each_time(is_listed: bool) -> None:
+    """Not by that of the start: others who fill the memory must not take its tools away."""
     in_force = small_policy("read", "rm")
     if not is_listed:
         fetched = replace(example(), pages=(), is_listed=False)
         in_force = PolicyInForce(config=in_force.config, fetched=fetched, clock=float)
-    for number in range(MOST):
-        listed(user(in_force, number), listing("a"))
+    fill(in_force)
     late = user(in_force, "late")
-    for _ in range(2):  # nothing is pinned for it
-        came = listed(late, listing("new", "read", "rm"))
-        assert came == (listing("read") if is_listed else listing())
-    for name in ("new", "rm", "no_such_tool"):
-        assert_unknown(asked(late, calling(name, id="3")), name)
-    assert isinstance(asked(late, calling("read", id="3")), Forward if is_listed else Reply)
     before = in_force.kinds.size
+    for name in ("mine", "other"):  # nothing is pinned for it
+        assert listed(late, listing(name, "rm")) == listing(name)
+        for called, is_there in ((name, True), ("rm", False), ("no_such_tool", False)):
+            call = late.from_client(calling(called, id="3"), None, Http())
+            assert waits(call)
+            assert isinstance(next(call), FetchTools)
+            verdict = finished(call, (listing(name, "rm"),)).verdict
+            assert isinstance(verdict, Forward if is_there else Reply)
     listed(late, listing("a", more=MORE))
     assert in_force.kinds.size == before  # what is not kept takes no room from others for ever
 
@@ -301,8 +399,7 @@ def test_without_room_a_new_asker_gets_only_tools_we_have_fetched(is_listed: boo
 def test_a_kind_that_nobody_uses_makes_room_for_a_new_one() -> None:
     now = 0.0
     in_force = small_policy("x", clock=lambda: now)
-    for number in range(MOST):
-        listed(user(in_force, number), listing("a"))
+    fill(in_force)
     now = 0.9 * IDLE
     assert isinstance(asked(user(in_force, 0), LIST), Forward | Reply)
     now = 1.1 * IDLE
@@ -312,12 +409,14 @@ def test_a_kind_that_nobody_uses_makes_room_for_a_new_one() -> None:
 
 
 def test_sessions_that_have_ended_make_room() -> None:
-    in_force = small_policy("x")
-    for _ in range(3 * MOST):
+    seconds = count()
+    in_force = small_policy("x", clock=lambda: float(next(seconds)))
+    for number in range(6 * MOST):
         between = open_session(in_force, like_the_fetch=False)
-        assert listed(between, listing("mine")) == listing("mine")
-        assert asked(between, calling("mine", id="2")) == Forward()
-    assert len(in_force.kinds) <= MOST
+        mine = f"of_{number}"
+        assert listed(between, listing(mine)) == listing(mine)
+        assert asked(between, calling(mine, id="2")) == Forward()
+    assert len(in_force.kinds) <= MOST + 1
 
 
 def test_long_capabilities_are_not_kept() -> None:

@@ -334,7 +334,6 @@ def finished(decision: Any, *pages: bytes) -> Passed | Answered:
 @pytest.mark.parametrize(("one", "other"), [
     ({"x_request_id": "1"}, {"x_request_id": "2"}),
     ({"traceparent": "1", "baggage": "sentry-a=1,b=2"}, {"baggage": "b=2,sentry-a=2"}),
-    ({"mcp_param_city": "Rome"}, {"mcp_param_city": "Oslo"}),
     ({"x_forwarded_for": "10.0.0.1:80"}, {"x_forwarded_for": "10.0.0.1:81"}),
     ({**ANN, "idempotency_key": "1"}, {**ANN, "idempotency_key": "2"}),
     ({**ANN, "dpop": "1"}, {**ANN, "dpop": "2"}),
@@ -353,6 +352,14 @@ def test_a_header_that_differs_per_request_makes_no_other_asker(
     waiting = asks_for_a_list(door, calling("mine"), **stateless(other))
     assert waiting is None
     assert isinstance(ask(calling("new"), door, **stateless(other)), Answered)
+
+
+def test_an_argument_that_a_header_repeats_makes_no_other_asker(door: Listener) -> None:
+    assert listed(door, PINNED) == PINNED
+    for city in ("Rome", "Oslo"):
+        said = stateless({"mcp_param_city": city})
+        assert asks_for_a_list(door, calling("mine"), **said) is None
+        assert isinstance(ask(calling("new"), door, **said), Answered)
 
 
 @pytest.mark.parametrize("other", [

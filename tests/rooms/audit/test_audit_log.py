@@ -22,7 +22,7 @@ import pytest
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.rooms.audit import audit_log as module
 from mcp_tool_filter.rooms.audit.audit_log import AuditWriter
-from mcp_tool_filter.rooms.audit.entry import START, LazyValue, check, link, render
+from mcp_tool_filter.rooms.audit.entry import START, Entry, LazyValue, check, link, render
 from tests.waiting import eventually
 
 
@@ -75,7 +75,7 @@ def test_lines_are_written_together(path: Path, monkeypatch: pytest.MonkeyPatch)
     batches: list[int] = []
     append = AuditWriter._append
 
-    def counted(self: AuditWriter, entries: list[bytes | dict[str, object]]) -> None:
+    def counted(self: AuditWriter, entries: list[bytes | Entry]) -> None:
         batches.append(len(entries))
         append(self, entries)
 

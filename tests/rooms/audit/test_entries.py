@@ -24,7 +24,8 @@ from mcp_tool_filter.core.policy.verdict import Reason, Rewrite, Why
 from mcp_tool_filter.core.process.sentences import LONGEST
 from mcp_tool_filter.rooms.audit import entries as module
 from mcp_tool_filter.rooms.audit import open_requests
-from mcp_tool_filter.rooms.audit.entries import Arguments, Auditor, Contents, Unanswered, Wanted
+from mcp_tool_filter.rooms.audit.contents import Arguments, Contents
+from mcp_tool_filter.rooms.audit.entries import AuditLine, Auditor, Unanswered, Wanted
 from mcp_tool_filter.rooms.audit.entry import Entry, LazyValue
 from mcp_tool_filter.rooms.catalog.catalog import with_catalog
 from mcp_tool_filter.rooms.page.timeline import Timeline
@@ -51,6 +52,7 @@ class Audited:
         self.conversation = Conversation(policy, client)
 
     def _write(self, entry: Entry) -> None:
+        assert entry.keys() <= AuditLine.__annotations__.keys()  # the schema has each member
         self.entries.append(entry)
         self.shown.note(entry)
 

@@ -511,10 +511,13 @@ async def speak_first(peer: Peer) -> None:
     await peer.left()
 
 
-async def test_a_server_may_speak_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize("said", [b"QUIT\r\n", b""])
+async def test_a_server_may_speak_first(said: bytes, tmp_path: Path) -> None:
+    """Also to a client that says nothing, and has closed its half of the connection."""
+
     async def script(peer: Peer) -> None:
         await peer.say(b"220 ready\r\n")
-        assert await peer.reader.readline() == b"QUIT\r\n"
+        assert await peer.reader.readline() == said
         await peer.say(b"221 bye\r\n")
         peer.close()
 
@@ -526,7 +529,10 @@ async def test_a_server_may_speak_first(tmp_path: Path) -> None:
         await reach(client, upstream.url.replace("127.0.0.1", "localhost"))
         async with asyncio.timeout(TIMEOUT):
             assert await client.reader.readline() == b"220 ready\r\n"
-            await client.say(b"QUIT\r\n")
+            if said:
+                await client.say(said)
+            else:
+                client.writer.write_eof()
             assert await client.reader.read() == b"221 bye\r\n"
 
 

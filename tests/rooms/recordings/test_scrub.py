@@ -244,7 +244,7 @@ def test_only_a_short_mask_is_padded_where_the_secret_had_escapes() -> None:
 
 
 # Secrets planted in every place that a flow has: none is left in the file, in no spelling.
-# (What is a secret within a text: tests/core/process/redaction.)
+# (What is a secret within a text: tests/rooms/secrets.)
 
 type Plant = Callable[[HTTPFlow, str], None]
 

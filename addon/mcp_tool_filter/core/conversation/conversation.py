@@ -40,7 +40,7 @@ from functools import partial
 from typing import cast
 from unicodedata import is_normalized
 
-from mcp_tool_filter.core.conversation.kinds import Kind
+from mcp_tool_filter.core.conversation.kinds import Kind, revision_in
 from mcp_tool_filter.core.conversation.policy_in_force import (
     FORWARD,
     INVALID_ANSWER,
@@ -125,6 +125,13 @@ from mcp_tool_filter.core.policy.verdict import (
     Why,
 )
 
+# After anything else, even an answer to the upstream's question, it may list other tools.
+_ONLY_READ = frozenset({
+    "initialize", "notifications/initialized", "notifications/cancelled", "ping", "tools/list",
+    "prompts/list", "prompts/get", "resources/list", "resources/read", "resources/templates/list",
+    "resources/subscribe", "resources/unsubscribe", "subscriptions/listen", "completion/complete",
+    "logging/setLevel", "server/discover", "notifications/progress",
+})  # fmt: skip
 _LONGEST_METHOD = 64  # characters; every method that matters to us is shorter
 _CANCELLED = "notifications/cancelled"
 _LIST = "tools/list"
@@ -169,6 +176,8 @@ class Exchanges:
         if id is None:
             return
         value = exchange.key = id if id.isdigit() else id_value(id)
+        if exchange.method == _LIST and self.lists:
+            self._doubt_lists(exchange)
         if value in waiting:
             self._forget(value)
         waiting[value] = exchange
@@ -176,6 +185,16 @@ class Exchanges:
         self._size += _size_of(exchange)
         while len(waiting) > self.most or self._size > self.most_bytes:
             self._forget(next(iter(waiting)))
+
+    def _doubt_lists(self, new: Exchange) -> None:
+        """Learn from no list if several are asked for at once, unless all are the same.
+
+        Under one id, an answer may be taken for that of another request.
+        """
+        asked = [new, *(one for one in self._waiting.values() if one.method == _LIST)]
+        if any(one.is_unusual or one.cursor != new.cursor for one in asked):
+            for one in asked:
+                one.is_unusual = True
 
     def is_taken(self, exchange: Exchange) -> bool:
         """Tell whether this id belongs to another open request that rules want to see with its
@@ -257,7 +276,7 @@ class Conversation:
         return self.policy.kinds.of(self.client)
 
     def _kind_of(self, exchange: Exchange | None) -> Kind:
-        return self.policy.kinds.of(self.client, exchange.capabilities if exchange else None)
+        return self.policy.kinds.of(self.client, exchange)
 
     def _snapshot_for(self, message: Single, kind: Kind, asked: Exchange | None) -> Snapshot:
         """Return the snapshot to judge an answer by; pin new tools in its list if that is
@@ -266,7 +285,8 @@ class Conversation:
             return kind.snapshot
         is_list = asked is None or asked.method == _LIST
         listing = _list_in(message, is_expected=is_list)
-        is_usual = is_list and not (asked and asked.is_unusual)
+        # Nobody knows what an answer to nothing is: the whole list, or what one client asked for.
+        is_usual = is_list and not (asked.is_unusual if asked else kind.is_shared)
         return at_once(kind.snapshot_for(listing, pins=is_usual)) if listing else kind.snapshot
 
     def _by_policy_now(self, judged: Judged, verdict: Verdict) -> Verdict:
@@ -372,6 +392,8 @@ class Conversation:
     ) -> Decision[Judged]:
         now = self.policy.clock()
         begun = [exchange_for(one, one.place.end - one.place.start, now) for one in batch.members]
+        for exchange in filter(None, begun):  # our own fetch sends no batches
+            exchange.is_unusual = len(begun) > 1
         members = [judged.member(*one) for one in zip(batch.members, begun, strict=True)]
         try:
             decisions = [
@@ -424,6 +446,9 @@ class Conversation:
         """Decide by the snapshot of this kind of asker."""
         kind = self.policy.kinds.asking(self.client, message, judged.exchange)
         judged.snapshot = judged.in_force = kind.snapshot
+        if kind.is_shared and judged.exchange and judged.exchange.method == _LIST:
+            is_like_ours = arrival.is_like_the_fetch and _speaks(arrival, message)
+            judged.exchange.is_unusual |= not is_like_ours
         situation = self._situation(message, judged, kind, arrival)
         may_lack_list = not kind.is_listed or kind.is_stale
         if may_lack_list and self._needs_list(message, kind, situation, arrival):
@@ -489,13 +514,16 @@ class Conversation:
     ) -> Deciding[Verdict]:
         """Ask the upstream for the asker's list while the call waits."""
         try:
-            pages = cast("tuple[bytes, ...]", (yield FetchTools(kind, arrival, message)))
+            # What differs in the revisions that it names is an asker of its own, for this once.
+            keeps = not kind.is_shared or _speaks(arrival, message)
+            fetch = FetchTools(kind if keeps else object(), arrival, message)
+            pages = cast("tuple[bytes, ...]", (yield fetch))
             while kind.is_taking:  # another call that shares our fetch reads it
                 yield LET_OTHERS_GO_ON
             if not kind.lacks_list:
                 judged.snapshot = kind.snapshot
             else:
-                judged.snapshot = yield from kind.take(pages)
+                judged.snapshot = yield from kind.take(pages, keeps=keeps)
                 if (faults := judged.snapshot.faults) and not self.policy.config.shadow:
                     self.policy.tell_hidden(faults, judged)
         except (CannotList, FetchFailed) as error:
@@ -610,7 +638,9 @@ class Conversation:
 
     def _settle_for_client(self, judged: Judged, verdict: Verdict) -> None:
         """Remember a request that we forward, unless its id is in use."""
-        exchange = judged.exchange
+        exchange, session = judged.exchange, self.client.session
+        if session is not None and (exchange is None or exchange.method not in _ONLY_READ):
+            session.has_acted = True
         if exchange is None:
             return
         policy = self.policy
@@ -895,7 +925,7 @@ class Conversation:
         if asked.method == "initialize" and (session := self.client.session):
             version = result.get("protocolVersion")
             session.revision = ((version and version.text) or "")[:_LONGEST_REVISION] or None
-            session.capabilities = asked.capabilities
+            session.capabilities, session.program = asked.capabilities, asked.program
             declared = result.get("capabilities")
             session.declares_changes = _is_true(place, declared, "tools", "listChanged")
         if lock is not None:
@@ -955,6 +985,10 @@ def _as_upstream(
     if isinstance(message, Notification):
         return Drop(reason)
     return Reply(render_error(message.id, code, text), reason)
+
+
+def _speaks(arrival: Arrival, message: Single) -> bool:
+    return isinstance(message, Response) or arrival.speaks(revision_in(message))
 
 
 def _is_plain(name: str) -> bool:

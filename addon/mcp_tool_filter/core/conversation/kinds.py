@@ -1,9 +1,14 @@
 """Each kind of asker has its own snapshot: an upstream's list may depend on who asks, and how.
 
-The key of a kind is all that can change the upstream's answer: the revision, the capabilities that
-the client declares, and who asks. All clients without credentials count as the same asker. The list
-fetched at start is the snapshot of one kind; any other kind gets its first list from the upstream,
-filtered by the patterns, and that list is pinned. No kind ever sees another's snapshot.
+The key of a kind is all that can change the upstream's answer: the revision, the capabilities and
+the program that the client declares, and who asks. All clients without credentials count as the
+same asker. The list fetched at start is the snapshot of one kind; any other kind gets its first
+list from the upstream, filtered by the patterns, and that list is pinned. No kind ever sees
+another's snapshot.
+
+What one client asks for never changes what another one sees. So a kind that many clients share
+learns only from answers to requests as our own fetch sends them (``Exchange.is_unusual``), and not
+from a session that has acted (``Session.has_acted``): that one may have changed its own list.
 
 Until a kind's list is complete, the patterns alone judge names (``UnlistedTools``).
 
@@ -18,7 +23,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -27,7 +31,14 @@ from weakref import WeakValueDictionary, finalize, ref
 from mcp_tool_filter.core.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.core.messages.large import in_parts
 from mcp_tool_filter.core.messages.limits import MEBIBYTE, Limits
-from mcp_tool_filter.core.messages.messages import Message, Request, parse_message, singles
+from mcp_tool_filter.core.messages.messages import (
+    Message,
+    Notification,
+    Request,
+    parse_message,
+    singles,
+)
+from mcp_tool_filter.core.messages.scan import Value
 from mcp_tool_filter.core.messages.tools import Definition, Listing, parse_listing
 from mcp_tool_filter.core.policy.choice import is_hint, is_locked
 from mcp_tool_filter.core.policy.config import Config
@@ -86,7 +97,10 @@ class Kind:
     """The time until which we do not ask for its list, because the upstream has not listed."""
     used_at: float = 0.0
     is_kept: bool = True
-    """False if it is used only until its messages are judged: then nothing counts it."""
+    """False if it is used only until its messages are judged: it pins nothing, and nothing counts
+    it."""
+    is_shared: bool = False
+    """True if many clients are of this kind: no odd request of one may teach it anything."""
     session: ref[Session] | None = None
     """The only session of this kind, if it is the kind of one session."""
     envelope: Envelope | None = None
@@ -112,14 +126,13 @@ class Kind:
     """Some of them are gone: what is not JSON may still show them."""
 
     def __post_init__(self) -> None:
-        self._next = UnlistedTools(self._config.choice)
+        self._next = UnlistedTools(self._config.choice) if self.is_kept else None
         self._follow_list()
 
     def _follow_list(self) -> None:
         """Use the snapshot of what is now known of the list."""
         self.is_listed = self._listed is not None
-        known = self._listed or self._next
-        assert known
+        known = self._listed or self._next or self._lists.unlisted(self._config)
         self.snapshot = known.snapshot
         if self._listed is not None:
             hidden = self.snapshot.denied.keys()
@@ -166,7 +179,8 @@ class Kind:
         if self.is_settled:
             return self.snapshot
         definitions = page.definitions
-        if self._gone:
+        teaches = pins or not self.is_shared
+        if self._gone and teaches:
             yield from self._take_back(definitions)
         if self._listed is not None and not self._config.takes_news:
             return self.snapshot
@@ -175,7 +189,7 @@ class Kind:
         page = replace(page, definitions=definitions, next_cursor=None)
         if self._next is None or self._listed is not None:
             judged = yield from snapshot_in_steps([page], self._config.choice)
-            if self._config.is_locked:
+            if self._config.is_locked and teaches:
                 yield from self._note_changed(definitions, judged)
             return judged
         return (yield from self._judge_page(self._next, page, pins=pins))
@@ -212,6 +226,8 @@ class Kind:
     def learn(self, cursor: str | None, page: Listing) -> Deciding[Snapshot | None]:
         """Note a page that passed; after the last page the list is complete: return the snapshot
         in force then, or None if another list was quicker."""
+        if not self.is_kept:
+            return None
         if cursor is None:
             self.learn_envelope(page.frame)
         if self._next is None:
@@ -231,9 +247,9 @@ class Kind:
         is_short = sum(map(len, frame)) <= _LONGEST_ENVELOPE
         self.envelope = Envelope(*frame) if is_short else None
 
-    def take(self, pages: tuple[bytes, ...]) -> Deciding[Snapshot]:
-        """Make this the complete list, and return its snapshot. Raises FetchFailed if it cannot be
-        read.
+    def take(self, pages: tuple[bytes, ...], *, keeps: bool = True) -> Deciding[Snapshot]:
+        """Make this the complete list if it ``keeps`` it, and return its snapshot. Raises
+        FetchFailed if it cannot be read.
 
         If the client's own first list was complete earlier, that one stays: the client has seen it.
         """
@@ -248,7 +264,7 @@ class Kind:
             self.is_taking = False
         if is_first and self._listed is not None:
             return self.snapshot
-        if self._may_keep():
+        if keeps and self._may_keep():
             self._listed, self._next, self._gone = listed, None, {}
             self.is_stale = self.is_split = False
             self._follow_list()
@@ -273,16 +289,17 @@ class Kind:
 
     def _may_keep(self) -> bool:
         """Tell whether there is room for one more list. (Those of others are never given up.)"""
-        return self._is_start or not self._lists.is_full
+        return self._is_start or (self.is_kept and not self._lists.is_full)
 
     def close(self) -> None:
         """Stop counting what is remembered besides the complete list."""
         self.is_kept, self._next, self._gone = False, None, {}
         self._count()
 
-    def prepare(self, config: Config) -> Listed | None:
-        """Return the list under other patterns; nothing changes yet."""
-        return at_once(self._lists.listed(self._listed.pages, config)) if self._listed else None
+    @property
+    def listed(self) -> Listed | None:
+        """Its list, if it is complete."""
+        return self._listed
 
     def adopt(self, config: Config, prepared: Listed | None) -> None:
         """Use other patterns from now on."""
@@ -302,14 +319,6 @@ class Kind:
             self._listed, self._next, self._gone = other._listed, None, dict(other._gone)
             self._has_forgotten, self._has_lost = other._has_forgotten, other._has_lost
             self._follow_list()
-
-    def crowd_out(self, start: Kind) -> None:
-        """Expose only what the list of the start has, as there is no room to pin another."""
-        self.is_kept = False
-        self.copy_from(start)
-        self.is_stale = self.is_listed = True  # its lists come from the upstream, unpinned
-        if self._listed is None:
-            self.snapshot, self.is_settled = replace(self.snapshot, is_open=False), True
 
     def _pinned(self, definition: Definition) -> Definition:
         """Return the pinned definition of that name, or this one if none is pinned."""
@@ -402,6 +411,7 @@ class Lists:
         self.unfinished = 0
         """Bytes of the lists that are not complete yet."""
         self._whole = 0
+        self._unlisted: tuple[Config, UnlistedTools] | None = None
 
     @property
     def size(self) -> int:
@@ -437,6 +447,15 @@ class Lists:
 
     def _forget(self, size: int) -> None:
         self._whole -= size
+
+    def unlisted(self, config: Config) -> UnlistedTools:
+        """Return what judges the names of all who have no list and no room for one."""
+        if self._unlisted is None or self._unlisted[0] is not config:
+            self._unlisted = config, UnlistedTools(config.choice)
+        return self._unlisted[1]
+
+    def __len__(self) -> int:
+        return len(self._by_digest)
 
 
 def _noting_frames(
@@ -481,6 +500,8 @@ ALL_CAPABILITIES = (
 """All capabilities of any revision: our own fetch declares them."""
 _OF_MCP = "io.modelcontextprotocol/"
 _IN_META = f"{_OF_MCP}clientCapabilities"
+_PROGRAM = f"{_OF_MCP}clientInfo"
+_REVISION = f"{_OF_MCP}protocolVersion"
 # Members of ``_meta`` by which an upstream chooses no other tools. ``server-variant`` is one of the
 # others, and there may be more in later revisions.
 _HARMLESS = frozenset(
@@ -511,6 +532,27 @@ def capabilities_in(message: Request) -> str | None:
     return VARIANT.join([said or "", *others]) if others else said
 
 
+def program_in(message: Request) -> str | None:
+    """Return what a request says of its client's program, in canonical spelling."""
+    params = message.params
+    if params is not None and message.method == "initialize":
+        said = params.named.get("clientInfo")
+    else:
+        said = _in_meta(message, _PROGRAM)
+    return canonical(message.place.cut(said)) if said else None
+
+
+def revision_in(message: Request | Notification) -> str | None:
+    """Return the revision that a message names in its ``_meta``."""
+    said = _in_meta(message, _REVISION)
+    return said.text if said else None
+
+
+def _in_meta(message: Request | Notification, name: str) -> Value | None:
+    meta = message.params.named.get("_meta") if message.params else None
+    return meta.named.get(name) if meta and meta.members is not None else None
+
+
 def canonical(capabilities: str) -> str:
     """Return the same text for all spellings of the same capabilities.
 
@@ -533,28 +575,31 @@ def _canonical(capabilities: str) -> str:
 
 MOST_BYTES = 64 * MEBIBYTE
 _IN_USE = 3600.0  # seconds since its last message
+_MOST_FOR_A_LIST = 5  # kinds for each session; one that shares its list takes less than 1 kB
 _SECONDS_BETWEEN_LOOKS = 1.0
-type KindKey = tuple[str | None, str | None, str]
-"""Revision, capabilities, and who asks: empty for all clients without credentials."""
+type KindKey = tuple[str | None, str | None, str, str | None]
+"""Revision, capabilities, who asks (empty for all clients without credentials), and its program."""
 
 
 class Kinds:
     """All kinds of asker at one listener.
 
-    As many as sessions, with lists of so many bytes. If there are more, it forgets those that
-    nobody has used for an hour, those of sessions that have ended, and those whose list is unknown,
-    but no other: else a client that makes up credentials could make us forget the pinned tools of
-    others. A new kind for which there is no room gets only tools that our own fetch has seen.
+    As many different lists as sessions, of so many bytes; kinds with the same list share it. If
+    there are more, it forgets those that nobody has used for an hour, those of sessions that have
+    ended, and those whose list is unknown, but no other: else a client that makes up credentials
+    could make us forget the pinned tools of others. Nothing is pinned for a new kind for which
+    there is no room: the patterns judge its lists, and its calls the list that it gets just then.
     """
 
     def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
         self._config = config
         self._clock = clock
         self._lists = Lists()
-        self._kinds: OrderedDict[KindKey, Kind] = OrderedDict()
-        self.start = Kind(self._lists, config, _is_start=True)
+        self._kinds: dict[KindKey, Kind] = {}
+        self.start = Kind(self._lists, config, _is_start=True, is_shared=True)
         """The kind of our own fetch, and of all clients that cannot be told from it."""
-        self.start_key: KindKey = (None, None, "")
+        self.start_key: tuple[str | None, str | None] = (None, None)
+        """Its revision and capabilities."""
         self._look_again = 0.0
         """When to look again for kinds to forget."""
         self.same_for_all = False
@@ -562,39 +607,44 @@ class Kinds:
 
     def asking(self, client: Client, message: Message, exchange: Exchange | None) -> Kind:
         """Return the kind that sends a message, and note in its exchange what it declares."""
-        capabilities = None
         if exchange is not None and isinstance(message, Request) and message.params is not None:
-            capabilities = exchange.capabilities = capabilities_in(message)
-        return self.of(client, capabilities)
+            exchange.capabilities = capabilities_in(message)
+            exchange.program = program_in(message)
+        return self.of(client, exchange)
 
-    def of(self, client: Client, capabilities: str | None = None) -> Kind:
-        """Return the kind of a client; ``capabilities`` are those that this message declares."""
-        kind = self._known(client, capabilities)
-        if kind.is_split and client.session is not None and not client.who:
-            client.session.is_on_its_own = True
-            kind = self._known(client, capabilities)
+    def of(self, client: Client, exchange: Exchange | None = None) -> Kind:
+        """Return the kind of a client, which may declare in each request what it can."""
+        kind, session = self._known(client, exchange), client.session
+        if session is None or not kind.is_shared:
+            return kind
+        # Its own acts may have changed its list: no other client gets the list that it gets now.
+        is_changed = session.has_acted and (kind.is_stale or not kind.is_listed)
+        if kind.is_split or is_changed:
+            session.is_on_its_own = True
+            kind = self._known(client, exchange)
         return kind
 
-    def _known(self, client: Client, capabilities: str | None) -> Kind:
+    def _known(self, client: Client, exchange: Exchange | None) -> Kind:
         session = client.session
+        capabilities = exchange.capabilities if exchange else None
+        program = exchange.program if exchange else None
         if session is not None and (capabilities is None or capabilities.startswith(VARIANT)):
             capabilities = f"{session.capabilities or ''}{capabilities or ''}" or None
         if session is None:
             revision, who = client.said_revision, client.credential
         else:
-            revision, who = session.revision, session.who
+            revision, who, program = session.revision, session.who, session.program
         if self.same_for_all:
-            who, capabilities = "", None
+            who, capabilities, program = "", None, None
         is_unsaid = revision is None and VARIANT not in (capabilities or "")
         if not who and (is_unsaid or self._is_of_start(revision, capabilities)):
             return self.start
-        key = revision, capabilities, who
+        key = revision, capabilities, who, program
         kind = self._kinds.get(key)
         if kind is None:
-            has_room = self._make_room()
-            kind = Kind(self._lists, self._config)
+            has_room = self._has_room()
+            kind = Kind(self._lists, self._config, is_kept=has_room, is_shared=not who)
             if not has_room:
-                kind.crowd_out(self.start)
                 return kind
             self._kinds[key] = kind
             if session is not None and who:
@@ -602,13 +652,12 @@ class Kinds:
             if self.same_for_all:
                 kind.copy_from(self.start)
             elif session is not None and session.is_on_its_own and session.is_like_the_fetch:
-                self._split_off(kind, revision, capabilities)
-        self._kinds.move_to_end(key)
+                self._split_off(kind, key)
         kind.used_at = self._clock()
         return kind
 
     def _is_of_start(self, revision: str | None, capabilities: str | None) -> bool:
-        start_revision, start_capabilities, _ = self.start_key
+        start_revision, start_capabilities = self.start_key
         return revision == start_revision and capabilities in (None, start_capabilities)
 
     def note_change(self, client: Client) -> None:
@@ -639,14 +688,16 @@ class Kinds:
     def _without_session(self, client: Client) -> Iterator[Kind]:
         """Yield all kinds that this client may belong to, because each message declares its own."""
         yield self.of(client)
-        for (revision, _, who), kind in self:
+        for (revision, _, who, _), kind in self:
             if (revision, who) == (client.revision, client.who):
                 yield kind
 
-    def _split_off(self, kind: Kind, revision: str | None, capabilities: str | None) -> None:
+    def _split_off(self, kind: Kind, key: KindKey) -> None:
         """Start a session's own kind with the list that it shared until now."""
+        revision, capabilities, _, program = key
         is_of_start = self._is_of_start(revision, capabilities)
-        shared = self.start if is_of_start else self._kinds.get((revision, capabilities, ""))
+        before = revision, capabilities, "", program
+        shared = self.start if is_of_start else self._kinds.get(before)
         if shared is not None:
             kind.copy_from(shared)
             kind.envelope = shared.envelope
@@ -655,13 +706,14 @@ class Kinds:
     def adopt(self, config: Config, *, same_choice: bool) -> None:
         """Use another configuration from now on. If it raises, nothing has changed."""
         kinds = [self.start, *self._kinds.values()]
-        prepared = [None if same_choice else kind.prepare(config) for kind in kinds]
+        lists = dict.fromkeys(kind.listed for kind in kinds if kind.listed and not same_choice)
+        new = {one: at_once(self._lists.listed(one.pages, config)) for one in lists}
         self._config = config
-        for kind, listed in zip(kinds, prepared, strict=True):
+        for kind in kinds:
             if same_choice:
                 kind.follow(config)
             else:
-                kind.adopt(config, listed)
+                kind.adopt(config, new[kind.listed] if kind.listed else None)
 
     def forget_all(self) -> None:
         """Forget every list except that of the start, which is fetched again."""
@@ -679,20 +731,23 @@ class Kinds:
         """Bytes of all lists that we remember."""
         return self._lists.size
 
-    def _make_room(self) -> bool:
-        """Tell whether there is room for one more kind, after forgetting what is not needed."""
-        most, now = self._config.limits.sessions, self._clock()
-        while len(self._kinds) >= most or self._lists.is_full:
-            key = next(iter(self._kinds), None)
-            if key is not None and now - self._kinds[key].used_at <= _IN_USE:
-                if now < self._look_again:  # it may be one look at all kinds for each call
-                    return False
-                key = next((key for key, kind in self._kinds.items() if not kind.is_needed), None)
-            if key is None:
-                self._look_again = now + _SECONDS_BETWEEN_LOOKS
-                return False
-            self._kinds.pop(key).close()
-        return True
+    def _has_room(self) -> bool:
+        """Tell whether there is room for one more kind, perhaps after forgetting what is not
+        needed."""
+        if not self._is_full:
+            return True
+        if (now := self._clock()) >= self._look_again:  # not for each call: it looks at all kinds
+            self._look_again = now + _SECONDS_BETWEEN_LOOKS
+            for key, kind in list(self._kinds.items()):
+                if not kind.is_needed or now - kind.used_at > _IN_USE:
+                    self._kinds.pop(key).close()
+        return not self._is_full
+
+    @property
+    def _is_full(self) -> bool:
+        most, lists = self._config.limits.sessions, self._lists
+        has_many = len(lists) > most or len(self._kinds) >= _MOST_FOR_A_LIST * most
+        return has_many or lists.is_full
 
 
 type OnListed = Callable[[Snapshot], None]
@@ -732,8 +787,8 @@ class OnlyKind(Kind):
         self._tell_listed()
         return learned
 
-    def take(self, pages: tuple[bytes, ...]) -> Deciding[Snapshot]:
-        taken = yield from Kind.take(self, pages)
+    def take(self, pages: tuple[bytes, ...], *, keeps: bool = True) -> Deciding[Snapshot]:
+        taken = yield from Kind.take(self, pages, keeps=keeps)
         self._tell_listed()
         return taken
 
@@ -760,14 +815,15 @@ class OnlyKinds(Kinds):
         super().__init__(config)
         self.start = self.only = OnlyKind(self._lists, config, True, on_listed=on_listed)
 
-    def of(self, client: Client, capabilities: str | None = None) -> Kind:
+    def of(self, client: Client, exchange: Exchange | None = None) -> Kind:
+        capabilities = exchange.capabilities if exchange else None
         if capabilities is None or VARIANT not in capabilities:
             return self.only
-        key = None, capabilities.partition(VARIANT)[2], ""
+        key = None, capabilities.partition(VARIANT)[2], "", None
         kind = self._kinds.get(key)
         if kind is None:
             if len(self._kinds) >= _MOST_VARIANTS:
-                self._kinds.popitem(last=False)[1].close()
+                self._kinds.pop(next(iter(self._kinds))).close()
             kind = self._kinds[key] = OnlyKind(self._lists, self._config, True)
         return kind
 

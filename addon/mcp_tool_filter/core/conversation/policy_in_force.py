@@ -105,6 +105,12 @@ class Arrival:
 
     is_endpoint = True
     """False if it came elsewhere than at the MCP endpoint."""
+    is_like_the_fetch = True
+    """False if something beside the message may change the list that answers it."""
+
+    def speaks(self, revision: str | None) -> bool:
+        """Tell whether all that names a revision agrees with the one in the message's ``_meta``."""
+        return True
 
     @property
     def can_list(self) -> bool:
@@ -232,7 +238,7 @@ class PolicyInForce:
             yield from kinds.start.take(fetched.pages)
         self.fetched = fetched
         kinds.same_for_all = fetched.is_for_all
-        kinds.start_key = fetched.revision, canonical(ALL_CAPABILITIES), ""
+        kinds.start_key = fetched.revision, canonical(ALL_CAPABILITIES)
 
     @property
     def listings(self) -> Iterator[Listing]:

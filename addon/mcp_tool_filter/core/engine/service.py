@@ -46,7 +46,7 @@ def nothing() -> None:
 
 
 class Effects(Protocol):
-    """Carries out decisions that wait (``core/process/background/Effects``)."""
+    """Carries out decisions that wait (``core/process/background.Effects``)."""
 
     def carry_out(self, decision: Deciding[Any], done: OnDone[Any]) -> Callable[[], None]: ...
 

@@ -116,6 +116,11 @@ class HttpExchange(Arrival):
         """True if requests wait for exactly this answer."""
         return not self.is_legacy and len(self.conversation.exchanges) > 0
 
+    def speaks(self, revision: str | None) -> bool:
+        """Tell whether head, body and session name the same revision."""
+        known = self.conversation.client.revision
+        return {known, None} >= {revision, self.head.said.revision}
+
     @property
     def can_list(self) -> bool:
         """False for a client of the older transport whose stream we do not know: the upstream would

@@ -184,7 +184,9 @@ def parse_list_request(message: Request) -> ListRequest:
         has_cursor=cursor is not None,
         revision=revision.text if revision else None,
         cursor=cursor.text if cursor else None,
-        is_usual=_LIST_PARAMS.issuperset(params.named) and _is_usual(message.place, meta),
+        is_usual=_LIST_PARAMS.issuperset(params.named)
+        and (cursor is None or cursor.text is not None)  # others could be read as any page
+        and _is_usual(message.place, meta),
     )
 
 

@@ -52,10 +52,15 @@ class Session:
     """True while no request in it identifies its client more than our own fetch identifies us."""
     capabilities: str | None = None
     """The capabilities that its client has declared, in canonical spelling."""
+    program: str | None = None
+    """What its client has said of itself ("clientInfo"), in canonical spelling."""
     declares_changes: bool = False
     """True if the upstream has declared that it announces list changes to this client."""
+    has_acted: bool = False
+    """True if its client has done something that may change the upstream's list for it."""
     is_on_its_own: bool = False
-    """True if the upstream has said that this session's list differs from that of others."""
+    """True if the upstream has said that this session's list differs from that of others, or if
+    its list may differ because it has acted."""
     serial: int = field(default_factory=count().__next__)
     """Distinguishes sessions, even those without an id."""
     notes: dict[str, object] = field(default_factory=dict)
@@ -118,9 +123,12 @@ class Exchange:
     cursor: str | None = None
     """The cursor that it sends."""
     is_unusual: bool = False
-    """True if it asks for a list with params that MCP does not define."""
+    """True if it asks for a list as our own fetch never does, such as with params that MCP does not
+    define: the answer may be another list, or a part of it."""
     capabilities: str | None = None
     """The capabilities that it declares, in canonical spelling, and the variant that it wants."""
+    program: str | None = None
+    """What it says of its client, in canonical spelling."""
     is_on_trust: bool = False
     """True if it calls a tool of which we do not know whether it exists."""
     subscription: str | None = None

@@ -87,7 +87,7 @@ def filter_from_client(message: Single, situation: Situation) -> Verdict:
             request = parse_list_request(message)
             if situation.exchange:
                 situation.exchange.cursor = request.cursor
-                situation.exchange.is_unusual = not request.is_usual
+                situation.exchange.is_unusual |= not request.is_usual
             return decide_list(request, situation)
         case Request() | Notification():
             return _decide_other(message, situation)

@@ -336,6 +336,8 @@ def _headers_of(asked_by: AskedBy) -> Headers:
     theirs = [
         (name, value)
         for name, value in asked_by.head.headers
-        if name.lower() not in _OURS and name.lower() not in replaced
+        if name.lower() not in _OURS
+        and name.lower() not in replaced
+        and not name.lower().startswith(b"mcp-param-")  # it repeats an argument of a call
     ]
     return [*theirs, *ours]

@@ -11,20 +11,19 @@ The method decides the class of a message:
 >>> [class_of_method(name).value for name in ("ping", "tools/list", "tools/call", "x.acme/custom")]
 ['pass', 'log', 'review', 'log']
 
-Of arguments and results we log nothing, a keyed hash, or all except secrets.
+``AuditLine`` declares every member of a line once; ``docs/audit-line.schema.json`` derives from it
+(see ``schema``). A new member is declared there, and set below.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, Required, TypedDict, cast
 
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
 from mcp_tool_filter.core.messages.messages import (
@@ -36,7 +35,7 @@ from mcp_tool_filter.core.messages.messages import (
 )
 from mcp_tool_filter.core.messages.scan import Value
 from mcp_tool_filter.core.policy.situation import Client, Direction, Exchange, Via
-from mcp_tool_filter.core.policy.snapshot import is_about_lock
+from mcp_tool_filter.core.policy.snapshot import Snapshot, is_about_lock
 from mcp_tool_filter.core.policy.snapshot import shown as shown_name
 from mcp_tool_filter.core.policy.verdict import TOOL, Drop, Forward, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.core.process.sentences import (
@@ -51,6 +50,7 @@ from mcp_tool_filter.core.process.sentences import (
     subject_of,
     verdict_word,
 )
+from mcp_tool_filter.rooms.audit.contents import Arguments, Content, Contents, redacted
 from mcp_tool_filter.rooms.audit.entry import (
     LONGEST_SHOWN,
     Entry,
@@ -61,7 +61,7 @@ from mcp_tool_filter.rooms.audit.entry import (
     milliseconds,
 )
 from mcp_tool_filter.rooms.audit.open_requests import OpenRequests, RequestKey, key_of
-from mcp_tool_filter.rooms.secrets.finder import LOOK_AHEAD, redacted_beginning
+from mcp_tool_filter.rooms.secrets.finder import LOOK_AHEAD
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.policy.effects import WriteLog
@@ -101,91 +101,111 @@ def class_of_method(method: str) -> Class:
     return Class.LOG
 
 
-_MOST_HASHES = 10_000
-_DIGEST = 16  # bytes
-_SHORT = 4096  # characters; hashing fewer takes less time than keeping them for later
-_LONGEST_FULL = 64 * 1024  # characters of arguments, a result or a message that are logged in full
-
-
-class Arguments(StrEnum):
-    """How much of arguments and results is logged."""
-
-    NONE = "none"
-    HASH = "hash"
-    FULL = "full"
-    """Everything except what looks like a secret."""
-
-
-class Contents:
-    """Renders arguments and results for the log; hashes them with a key that we never reveal.
-
-    The hashes only show whether two texts are equal.
-    """
-
-    __slots__ = ("_hashes", "_how", "_keyed", "_short")
-
-    def __init__(self, how: Arguments, key: bytes | None = None) -> None:
-        self._how = how
-        self._short = _SHORT if how is Arguments.HASH else 0
-        # OpenSSL's hashes are faster for long texts, but most texts here are short.
-        key = key or secrets.token_bytes(32)
-        self._keyed = hashlib.blake2b(key=key, digest_size=_DIGEST)
-        self._hashes: dict[str, str] = {}
-
-    def shown(self, place: Place, part: Value) -> Entry | LazyValue | None:
-        """Return what is logged of a part of a message; a lazy value if that takes time."""
-        size = part.end - part.start
-        if size < self._short:
-            return self._hashed(place.cut(part).encode("utf-8", "surrogatepass"))
-        if self._how is Arguments.NONE:
-            return None
-        return LazyValue(partial(self._show, _reader_of(place, part)), size)
-
-    def hash_of_name(self, text: str) -> str:
-        """Return the hash of a session's id or of credentials.
-
-        (Cached: they come with each message.)
-        """
-        known = self._hashes.get(text)
-        if known is None:
-            if len(self._hashes) >= _MOST_HASHES:
-                self._hashes.clear()
-            raw = text.encode("utf-8", "surrogatepass")
-            known = self._hashes[text] = str(self._hashed(raw)["hash"])
-        return known
-
-    def _show(self, read: Callable[[], bytes | memoryview]) -> Entry:
-        raw = read()
-        if self._how is Arguments.HASH:
-            return self._hashed(raw)
-        return {"text": redacted(bytes(raw).decode("utf-8", "surrogatepass")), "bytes": len(raw)}
-
-    def _hashed(self, raw: bytes | memoryview) -> Entry:
-        keyed = self._keyed.copy()
-        keyed.update(raw)
-        return {"hash": keyed.hexdigest(), "bytes": len(raw)}
-
-
-def redacted(text: str) -> str:
-    """Return a text without anything that looks like a secret, cut if it is long."""
-    return redacted_beginning(text, _LONGEST_FULL)
-
-
-def _reader_of(place: Place, part: Value) -> Callable[[], bytes | memoryview]:
-    """Return a function that reads a part later, and that keeps little else in memory until
-    then."""
-    if isinstance(place, UnreadPlace):  # a long result: its message is hardly longer
-        return partial(place.raw_of, part)
-    text = place.cut(part)
-    return lambda: text.encode("utf-8", "surrogatepass")
-
-
 # Each message asks for the same values, and a cache hit runs no Python code. A client chooses what
 # they are asked, and they keep it: cut it first.
 class_of, shown = lru_cache(1000)(class_of_method), lru_cache(1000)(shown_name)
 _WORDS = {word: str(word) for word in (*Direction, *Via, *Class)}
 
-VERSION = 1
+VERSION: Final = 1
+AuditLine = TypedDict(
+    "AuditLine",
+    {
+        "v": Required[Literal[1]],
+        "time": Required[Annotated[str, "UTC, with milliseconds"]],
+        "prev": Annotated[
+            str,
+            {"pattern": "^[0-9a-f]{64}$"},
+            "SHA-256 of the line before, without its line end",
+        ],
+        "event": Annotated[
+            Literal["dropped", "torn", "rule"],
+            "Not a message: lines that could not be written, a line that a crash has cut off, or a"
+            " log action of a rule",
+        ],
+        "count": Annotated[int, "number of dropped lines"],
+        "instance": Annotated[str, "a random name of the process"],
+        "flow": Annotated[str, "mitmproxy's id of the flow"],
+        "upstream": Annotated[
+            str,
+            "the URL of the MCP endpoint without its query, where there are several: in run, in"
+            " other forward proxies, and with several reverse modes",
+        ],
+        "server": Annotated[str, "the server's name in the config file: in serve"],
+        "session": Annotated[
+            str | None,
+            "a keyed hash of the session's id or, where a transport has none, of its number in this"
+            " process",
+        ],
+        "client": Annotated[str, "address, and after # a keyed hash of the credentials"],
+        "from": Annotated[str, {"enum": [*Direction]}],
+        "transport": Annotated[str, {"enum": [*Via]}],
+        "revision": str | None,
+        "id": Annotated[str, "exactly as in the message"],
+        "method": str,
+        "tool": str,
+        "uri": str,
+        "prompt": Annotated[str, "the prompt that is asked for, if it is known"],
+        "resource": Annotated[str, "the resource that is asked for, if it is known"],
+        "skill": Annotated[str, "the skill that is asked for, if it is known"],
+        "class": Annotated[str, {"enum": ["log", "review", "pass"]}],
+        "verdict": Annotated[
+            str, {"enum": ["forwarded", "changed", "answered", "refused", "dropped"]}
+        ],
+        "why": str,
+        "detail": Annotated[
+            str, "of a request that its head forbids: Host, Origin, path and so on"
+        ],
+        "rule": str,
+        "pattern": Annotated[
+            str,
+            "the pattern that hides the tool, or the flag: --read-only, --deny-hint destructive",
+        ],
+        "bytes": int,
+        "answer_bytes": int,
+        "answered": bool,
+        "answer_verdict": str,
+        "answer_why": Annotated[
+            str,
+            "why the answer was changed; or why there is none: cancelled, client_left,"
+            " upstream_failed",
+        ],
+        "answer_rule": Annotated[str, "the rule that has changed or refused the answer"],
+        "status": Annotated[
+            int, "of HTTP, where the upstream has answered with an HTTP error only"
+        ],
+        "lock": Annotated[list[str], "what the lock hides of the list, and why; each tool once"],
+        "drift": int,
+        "hidden": Annotated[int, "how many prompts, resources or skills an answer has lost"],
+        "upstream_ms": float,
+        "own_ms": float,
+        "saved_bytes": int,
+        "error_code": int | None,
+        "tool_error": Annotated[
+            bool,
+            "the tool says that it has failed (isError); what results over some 16 KB say is not"
+            " read",
+        ],
+        "arguments": Annotated[
+            Content | LazyValue,
+            "the request's params; those of a call have the tool's name in them",
+        ],
+        "result": Content | LazyValue,
+        "shadow": Annotated[
+            Literal[True],
+            "nothing was enforced: verdict, why, rule, pattern and the members of the answer say"
+            " what would have happened",
+        ],
+        "level": Annotated[
+            str, {"enum": ["debug", "info", "warn", "error"]}, "the level of a log action"
+        ],
+        "message": Annotated[str, "the message of a log action"],
+    },
+    total=False,
+)
+"""A line of the log. Later versions may add members; existing members keep their meaning."""
+type _Thing = Literal["prompt", "resource", "skill"]
+type _Subject = Literal["tool", "uri", "prompt"]
+_OF_THE_ORIGIN: tuple[Literal["flow", "upstream", "server"], ...] = ("flow", "upstream", "server")
 _LONGEST_HELD = 4096  # characters of a request that waits for its answer
 _MOST_NAMES = 1000  # of clients without a session
 
@@ -222,7 +242,7 @@ class OpenRequest(NamedTuple):
     """A request without an answer yet. It references the objects that its keys are made of."""
 
     exchange: Exchange
-    kept: Noted | Entry
+    kept: Noted | AuditLine
     """The message as noted, or already its entry."""
     since: float
     origin: object
@@ -301,7 +321,7 @@ class Auditor:
         """Log what a rule has logged."""
         self._flush()  # of earlier messages
         entry = self._rule_event()
-        entry |= {"level": effect.level, "rule": effect.rule}
+        entry["level"], entry["rule"] = effect.level, effect.rule
         entry["session"] = self._contents.hash_of_name(effect.session) if effect.session else None
         entry["message"] = redacted(effect.message)
         if effect.method is not None:
@@ -319,7 +339,7 @@ class Auditor:
         decided."""
         entry = self._rule_event()
         entry["session"] = self._session_of(judged.client)
-        entry |= facts_about(would, judged.snapshot)
+        _add_facts(entry, would, judged.snapshot)
         entry["shadow"] = True
         if exchange := judged.exchange:
             entry["method"] = shown(exchange.method)
@@ -327,7 +347,7 @@ class Auditor:
                 entry["tool"] = shown(exchange.tool[:LONGEST])
         self._write(entry)
 
-    def _rule_event(self) -> Entry:
+    def _rule_event(self) -> AuditLine:
         time = self._timestamps.write(self._now())
         return {"v": VERSION, "time": time, "instance": self._instance, "event": "rule"}
 
@@ -376,7 +396,7 @@ class Auditor:
         if exchange is None or exchange.id is None or isinstance(verdict, (Reply, Drop)):
             self._write(self._entry(noted))
             return
-        kept: Noted | Entry = noted
+        kept: Noted | AuditLine = noted
         if len(message.place.text) > _LONGEST_HELD:  # the message, or its batch
             kept = self._entry(noted)
             if isinstance(arguments := kept.get("arguments"), LazyValue):
@@ -403,16 +423,13 @@ class Auditor:
                 entry["tool_error"] = True
             if result := self._contents.shown(place, message.result):
                 entry["result"] = result
-        if isinstance(entry, ShownEntry):
-            if problem := problem_in(message):
-                entry.problem = redacted(problem)
-            if self._wanted.with_calls and message.result:
-                entry.result = _beginning(place, message.result)
+        if self._wanted.for_people:
+            self._show_answer(cast("ShownEntry", entry), message)
         is_shadow = isinstance(verdict, Forward) and judged.would is not None
         decided = judged.would if is_shadow and judged.would else verdict
         if not isinstance(decided, Forward):
-            facts, reason = facts_about(decided, judged.snapshot), decided.reason
-            entry |= {f"answer_{name}": fact for name, fact in facts.items() if name != "pattern"}
+            reason = decided.reason
+            _add_facts(entry, decided, judged.snapshot, of="answer_")
             about_lock = [one for one in reason.drift if is_about_lock(one)]
             if news := [one for one in about_lock if self._once.is_new(one)]:
                 entry["lock"] = news
@@ -425,6 +442,12 @@ class Auditor:
             elif reason.thing == TOOL and reason.why is Why.HIDDEN:
                 entry["saved_bytes"] = judged.snapshot.denied_bytes
         self._write(entry)
+
+    def _show_answer(self, entry: ShownEntry, message: Response) -> None:
+        if problem := problem_in(message):
+            entry.problem = redacted(problem)
+        if self._wanted.with_calls and message.result:
+            entry.result = _beginning(message.place, message.result)
 
     def _enter_unreadable(self, noted: Noted) -> None:
         """Enter a message that cannot be read with the requests that it should have answered."""
@@ -439,17 +462,17 @@ class Auditor:
         if not owed:
             self._write(self._entry(noted))
 
-    def _answered(self, opened: OpenRequest, clock: float) -> Entry:
+    def _answered(self, opened: OpenRequest, clock: float) -> AuditLine:
         entry = self._entry_of(opened)
         entry["answered"] = True
         entry["upstream_ms"] = milliseconds(clock - opened.since)
         return entry
 
-    def _entry_of(self, opened: OpenRequest) -> Entry:
+    def _entry_of(self, opened: OpenRequest) -> AuditLine:
         kept = opened.kept
         return kept if isinstance(kept, dict) else self._entry(kept)
 
-    def _entry(self, noted: Noted) -> Entry:
+    def _entry(self, noted: Noted) -> AuditLine:
         """Return the entry for a request or notification, or for an unreadable message."""
         judged, verdict, now, clock = noted
         client, message = judged.client, judged.message
@@ -458,7 +481,7 @@ class Auditor:
         address = origin.get("client", "")
         if client.credential:
             address = f"{address}#{self._contents.hash_of_name(client.credential)}"
-        entry: Entry = {
+        entry: AuditLine = {
             "v": VERSION,
             "time": self._timestamps.write(now),
             "instance": self._instance,
@@ -469,7 +492,7 @@ class Auditor:
             "revision": None if revision is None else shown(revision[:LONGEST]),
             "bytes": judged.size,
         }
-        for name in ("flow", "upstream", "server"):
+        for name in _OF_THE_ORIGIN:
             if said := origin.get(name):
                 entry[name] = said
         if isinstance(message, (Request, Notification)):
@@ -483,20 +506,21 @@ class Auditor:
         if isinstance(decided, Forward):
             entry["verdict"] = "forwarded"
         else:
-            entry |= facts_about(decided, judged.snapshot)
+            _add_facts(entry, decided, judged.snapshot)
         if is_shadow:
             entry["shadow"] = True
         if not isinstance(decided, Forward):
             reason = decided.reason
             if reason.thing != TOOL:
-                entry[reason.thing] = shown(reason.tools[0][:LONGEST]) if reason.tools else ""
+                thing = cast("_Thing", reason.thing)
+                entry[thing] = shown(reason.tools[0][:LONGEST]) if reason.tools else ""
             elif not is_shadow and reason.why in (Why.CACHED, Why.HIDDEN):
                 entry["saved_bytes"] = judged.snapshot.denied_bytes
             if not is_shadow and reason.why is Why.FORBIDDEN and reason.detail:
                 entry["detail"] = reason.detail
         return self._shown(entry, judged) if self._wanted.for_people else entry
 
-    def _shown(self, entry: Entry, judged: Judged) -> ShownEntry:
+    def _shown(self, entry: AuditLine, judged: Judged) -> AuditLine:
         message, session = judged.message, judged.client.session
         arguments, name = None, ""
         if isinstance(message, (Request, Notification)) and (params := message.params):
@@ -506,7 +530,8 @@ class Auditor:
                 arguments = _beginning(message.place, params)
         if not name and session is not None:
             name = str(session.notes.get(CLIENT_NAME, ""))
-        return ShownEntry(entry, name or self._names.get(caller_of(entry), ""), arguments)
+        name = name or self._names.get(caller_of(entry), "")
+        return cast("AuditLine", ShownEntry(entry, name, arguments))  # the same members
 
     def _note_name(self, judged: Judged, message: Request | Notification) -> None:
         """Note the name in a request that begins a session; the session is known later."""
@@ -527,7 +552,7 @@ class Auditor:
             self._names[caller] = str(name)
 
     def _add_message(
-        self, entry: Entry, message: Request | Notification, exchange: Exchange | None
+        self, entry: AuditLine, message: Request | Notification, exchange: Exchange | None
     ) -> None:
         method = message.method[:LONGEST]
         entry["method"] = shown(method)
@@ -538,9 +563,17 @@ class Auditor:
             entry["tool"] = shown(exchange.tool[:LONGEST])
         elif subject := subject_of(message):
             kind, name = subject
-            entry[kind] = name
+            entry[cast("_Subject", kind)] = name
         if message.params and (part := self._contents.shown(message.place, message.params)):
             entry["arguments"] = part
+
+
+def _add_facts(entry: AuditLine, verdict: Verdict, snapshot: Snapshot, of: str = "") -> None:
+    """Add a verdict and its reason; with ``of``, those of the answer, without the pattern."""
+    facts = facts_about(verdict, snapshot)
+    if of:
+        facts = {f"{of}{name}": fact for name, fact in facts.items() if name != "pattern"}
+    entry |= cast("AuditLine", facts)
 
 
 def _beginning(place: Place, part: Value) -> str:

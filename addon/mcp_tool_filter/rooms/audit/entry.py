@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from time import gmtime, strftime
 
 import orjson
 
-type Entry = dict[str, object]
+type Entry = Mapping[str, object]
+"""An entry as its readers see it: anybody may have written to a log. ``entries.AuditLine`` declares
+what we write."""
 
 
 LONGEST_SHOWN = 16 * 1024

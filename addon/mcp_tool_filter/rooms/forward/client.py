@@ -22,6 +22,7 @@ from mcp_tool_filter.core.engine.upstream import Upstream
 from mcp_tool_filter.core.engine.wire import (
     LAST_CHUNK,
     AnswerHead,
+    Fault,
     RequestHead,
     render_chunk,
     render_request,
@@ -289,6 +290,8 @@ class ForwardClient(H1Client):
         body, head.body = head.body, None
         self._note_request(is_whole=body is not None)
         if route.service is None:
+            if self.lacks_seat:
+                raise Fault("too many clients", 503)
             unread = self.exchange = Unread(self, head, route)
             unread.begin(body)
         else:

@@ -325,7 +325,9 @@ class ForwardLayer(EngineLayer):
                 case events.DataReceived() if event.connection is self.context.client:
                     self._first += event.data
                     yield from self._choose(to)
-                case events.ConnectionClosed() if event.connection is self.context.client:
+                case events.ConnectionClosed() if event.connection is self.context.client and (
+                    self._first or self.inner is None
+                ):  # what it has said so far has no meaning
                     yield commands.CloseConnection(self.context.client)
                 case _ if self.inner is not None:
                     yield from self.inner.handle_event(event)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
 from mcp_tool_filter.core.policy.config import Config
+from mcp_tool_filter.rooms.audit.contents import Arguments
 from mcp_tool_filter.rooms.audit.entries import (
-    Arguments,
     Auditor,
     Class,
     EndOf,
