@@ -30,7 +30,8 @@ async def hosted(
     """
     running: AbstractAsyncContextManager[RunningTool]
     if host == "launcher":
-        flags = [f"--{option.replace('_', '-', 1)}" for option in options]
+        named = [option.partition("=") for option in options]
+        flags = [f"--{name.replace('_', '-', 1)}{sign}{value}" for name, sign, value in named]
         start = ["--upstream", f"{url}/mcp", "--deny", deny, "--insecure", *flags]
         running = launched(*start, home=home)
     else:

@@ -195,3 +195,72 @@ async def test_no_odd_request_takes_tools_from_others(host: str, tmp_path: Path)
             before = len(upstream.of("tools/call"))
             await client.ask(post(calling("write"), headers=other))
             assert len(upstream.of("tools/call")) > before, name
+
+
+SLOW = """
+interceptor:
+  rules:
+    - {id: slow, conditions: [tool_equals: read_file], actions: [delay: 1s]}
+"""
+FEW = """
+interceptor:
+  rules:
+    - id: few
+      conditions: [tool_equals: read_file]
+      actions: [rate_limit: {key: "all ${credential}", limit: 2, window: 1h}]
+"""
+CANCEL = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'
+
+
+@in_each_host
+async def test_without_a_session_no_other_client_ends_a_call(host: str, tmp_path: Path) -> None:
+    """Both are at the same address, and count their requests from one."""
+    rules = tmp_path / "slow.yaml"
+    rules.write_text(SLOW)
+    async with (
+        between(host, tmp_path, f"rules={rules}") as (upstream, it),
+        raw_client(it.port) as one,
+        raw_client(it.port) as other,
+    ):
+        call = calling("read_file")
+        assert (await one.ask(post(call))).status == 200
+        await one.say(post(call))
+        said = await other.ask(post(CANCEL))
+        assert said.status in (200, 202)
+        assert b'"result"' in (await one.answer()).body
+        assert len(upstream.of("tools/call")) == 2
+
+
+@in_each_host
+async def test_a_credential_that_is_made_up_lifts_no_limit(host: str, tmp_path: Path) -> None:
+    rules = tmp_path / "few.yaml"
+    rules.write_text(FEW)
+    async with (
+        between(host, tmp_path, f"rules={rules}") as (upstream, it),
+        raw_client(it.port) as client,
+    ):
+
+        async def passes(*headers: str) -> bool:
+            said = "".join(f"{one}\r\n" for one in headers).encode()
+            body = (await client.ask(post(calling("read_file"), headers=MCP_HEADERS + said))).body
+            return b"Rate limit exceeded" not in body and b"Too many credentials" not in body
+
+        ann, bob = "Authorization: Bearer ann", "Cookie: id=bob"
+        assert await passes(ann)
+        assert await passes(ann, "Cookie: a=1")
+        for more in (
+            "Cookie: a=2",
+            "Cookie: a=2; b=3",
+            "X-Api-Key: x",
+            "X-Made-Up-Token: 1",
+            "A: b",
+        ):
+            assert not await passes(ann, more), more
+        for spelling in ("bearer ann", "BEARER  ann", "Bearer ann "):
+            assert not await passes(f"Authorization: {spelling}"), spelling
+        assert await passes(bob)
+        assert await passes(f"{bob}; junk=1")
+        assert not await passes("Cookie: junk=2; id=bob;")
+        assert await passes("Authorization: Bearer cid")  # who does not share theirs
+        assert not await passes("Cookie: " + "; ".join(f"a{n}={n}" for n in range(65)))
+        assert len(upstream.of("tools/call")) == 5

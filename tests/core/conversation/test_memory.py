@@ -92,6 +92,16 @@ def test_the_oldest_of_too_many_held_requests_can_no_longer_be_cancelled() -> No
     assert [held.cancel(client, id) for id in "123"] == [False, True, True]
 
 
+def test_without_a_session_nothing_is_cancelled() -> None:
+    """Behind one address, or on one machine, clients use the same small ids."""
+    held, exchange = HeldRequests(), exchange_for(message(asking("ping", id="1")), 1, 0.0)
+    assert exchange is not None
+    client = Client(address="127.0.0.1", identity=b"a")
+    held.add(client, exchange)
+    assert not held.cancel(client, "1")
+    assert not held.requests
+
+
 def test_a_waiting_request_can_be_taken_only_once() -> None:
     exchanges = waiting("1", "2")
     assert exchanges.take(["1", "3", "1"]) == ["1"]

@@ -85,6 +85,15 @@ def test_a_login_comes_back_through_us(login: Login) -> None:
     assert fields == {"client_id": "me", "redirect_uri": callback, "resource": THEIRS + "/mcp"}
 
 
+def test_a_client_that_begins_many_logins_ends_only_its_own(login: Login) -> None:
+    callback, many = login.register(), login.register(name="many")
+    first = login.begin()
+    for _ in range(1100):
+        last = login.begin(client_id="many")
+    assert "code=secret" in login.end(callback, state=first["state"])
+    assert "code=secret" in login.end(many, state=last["state"])
+
+
 def test_an_error_comes_back_as_well(login: Login) -> None:
     callback, begun = login.register(), login.begin()
     there = login.end(callback, state=begun["state"], code="", error="access_denied")

@@ -179,8 +179,7 @@ class Kind:
         if self.is_settled:
             return self.snapshot
         definitions = page.definitions
-        teaches = pins or not self.is_shared
-        if self._gone and teaches:
+        if self._gone and (pins or not self.is_shared):
             yield from self._take_back(definitions)
         if self._listed is not None and not self._config.takes_news:
             return self.snapshot
@@ -189,7 +188,7 @@ class Kind:
         page = replace(page, definitions=definitions, next_cursor=None)
         if self._next is None or self._listed is not None:
             judged = yield from snapshot_in_steps([page], self._config.choice)
-            if self._config.is_locked and teaches:
+            if self._config.is_locked:  # whoever has asked: a changed tool is hidden from all
                 yield from self._note_changed(definitions, judged)
             return judged
         return (yield from self._judge_page(self._next, page, pins=pins))

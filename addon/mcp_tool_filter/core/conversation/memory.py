@@ -29,41 +29,33 @@ _LONGEST_KEY = 1024  # characters of a session's id
 class HeldRequests:
     """The requests of all clients of a listener whose decision waits.
 
-    The notification that cancels one may come on another connection.
+    The notification that cancels one may come on another connection. Over HTTP without a session it
+    cancels nothing: any client could send it.
     """
 
     def __init__(self, most: int = _LIMITS.exchanges) -> None:
         self._most = most
         self.requests: dict[Exchange, tuple[object, str]] = {}
-        """The client and the value of the id of each, the oldest first."""
+        """The session and the value of the id of each, the oldest first."""
 
     def add(self, client: Client, exchange: Exchange) -> None:
-        if (who := _who(client)) is not None and exchange.id is not None:
+        if (who := _session_of(client)) is not None and exchange.id is not None:
             self.requests[exchange] = who, id_value(exchange.id)
             if len(self.requests) > self._most:
                 del self.requests[next(iter(self.requests))]
 
     def cancel(self, client: Client, id: str) -> bool:
-        """Cancel a client's request; return whether it was held.
-
-        Without a session, two clients may look the same: then we cannot tell whose request it is.
-        """
-        who = _who(client)
+        """Cancel a client's request; return whether it was held."""
+        who = _session_of(client)
         same = [one for one, named in self.requests.items() if named == (who, id_value(id))]
-        if not same or (len(same) > 1 and isinstance(who, tuple)):
-            return False
         for one in same:
             one.is_cancelled = True
-        return True
+        return bool(same)
 
 
-def _who(client: Client) -> object:
+def _session_of(client: Client) -> object:
     """Return what requests and cancellations of one client have in common; None if nothing has."""
-    if client.session is not None:
-        return client.session.serial
-    if client.claimed_session:
-        return client.claimed_session
-    return (client.address, client.identity) if client.address else None
+    return client.session.serial if client.session is not None else client.claimed_session or None
 
 
 class JudgedLists:

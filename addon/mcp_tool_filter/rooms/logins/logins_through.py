@@ -13,8 +13,8 @@ too, but the authorization server knows the upstream:
 Where the authorization server identifies itself in the redirect (``iss``, RFC 9207), the redirect
 goes through us. So we remember where each client may be redirected, and which logins are under way:
 without these records we would be an open redirector. Both memories are bounded. The oldest entry is
-dropped first, but unused registrations before all others, so that a client that registers again and
-again cannot push out the others.
+dropped first, but unused registrations before all others, and of the logins one of the registration
+that has begun most: a client that begins again and again cannot push out the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import base64
 import json
 import re
 import secrets
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -285,7 +285,7 @@ class Registrations:
     def __init__(self) -> None:
         self._by_client: OrderedDict[str, ClientRegistration] = OrderedDict()
         self._size = 0
-        self._under_way: OrderedDict[str, UnderWay] = OrderedDict()
+        self._under_way: dict[str, UnderWay] = {}
 
     def begin(self, redirect_uris: tuple[str, ...], ours: str) -> ClientRegistration:
         """Return a new registration with our redirect URI in place of the client's."""
@@ -321,11 +321,18 @@ class Registrations:
 
     def send_off(self, login: UnderWay) -> str:
         """Remember a user who starts to log in; return the state for the redirect back."""
+        if len(self._under_way) >= _MOST_UNDER_WAY:
+            del self._under_way[self._oldest_of_the_busiest()]
         state = secrets.token_urlsafe(24)
         self._under_way[state] = login
-        if len(self._under_way) > _MOST_UNDER_WAY:
-            self._under_way.popitem(last=False)
         return state
+
+    def _oldest_of_the_busiest(self) -> str:
+        """Return the state of a login to forget: who begins most logins pays, not the others."""
+        count = Counter(one.registration.callback for one in self._under_way.values())
+        [(busiest, _)] = count.most_common(1)
+        logins = self._under_way.items()
+        return next(state for state, one in logins if one.registration.callback == busiest)
 
     def come_back(self, path: str, state: str, now: float) -> UnderWay | None:
         """Return a login that comes back, once, and only at its own redirect URI."""

@@ -85,6 +85,8 @@ class Kind:
     """True if it still runs after its own rule has refused the message."""
     changes: bool = False
     """True if it always changes the message."""
+    charges: bool = False
+    """True if it is done for each of the asker's credentials by itself, if it names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -647,6 +649,7 @@ _KINDS: dict[str, Kind | dict[str, Kind]] = {
         "{key: '${credential}', limit: 10, window: 1m}",
         _RATE,
         _limit_rate,
+        charges=True,
     ),
 }
 """What an action may be: what it means, how a file writes it, and what it does."""

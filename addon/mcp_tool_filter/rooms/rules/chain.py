@@ -15,6 +15,7 @@ from math import ceil
 from typing import Any
 
 from mcp_tool_filter.core.errors import ProtocolError
+from mcp_tool_filter.core.http.asker import each_credential
 from mcp_tool_filter.core.messages.messages import (
     Batch,
     Notification,
@@ -47,6 +48,7 @@ _FAILURES = (EffectFailed, ImpossibleChange, PatternGivenUp, TooSlow)
 # The sender of a message can cause these, so they never mean "allow".
 _OF_THE_SENDER = (ImpossibleChange, PatternGivenUp, effects.TooLarge)
 _LONG = 64 * 1024  # characters of a message that may be to blame if time runs out
+_MOST_CREDENTIALS = 64  # of one request; each is counted
 _NEVER_REFUSED = frozenset({"initialize", "ping", "server/discover"})
 
 
@@ -126,11 +128,13 @@ class Run:
     def credential(self) -> Deciding[str]:
         """Return a hash that identifies the asker without revealing a credential."""
         if self._credential is None:
-            about = self.subject.about
-            ours = about.operator()
-            who = b"\0".join([about.credentials, ours]) if ours else about.credentials
-            self._credential = str((yield effects.Identify(who)))
+            self._credential = yield from self._identify(self.subject.about.credentials)
         return self._credential
+
+    def _identify(self, credentials: bytes) -> Deciding[str]:
+        ours = self.subject.about.operator()
+        who = b"\0".join([credentials, ours]) if ours else credentials
+        return str((yield effects.Identify(who)))
 
     def refuse(
         self, message: str, action: str, *, retry_after: float | None = None, detail: str = ""
@@ -339,6 +343,8 @@ class Run:
             return
         if kind.is_for is not None and not kind.is_for(self):
             return
+        if kind.charges and "credential" in action.names:
+            return (yield from self._charge(action))
         if kind.ask is None:
             doing = kind.do(self, *(yield from self._values(action)))
         else:
@@ -350,6 +356,19 @@ class Run:
             doing = kind.do(self, answer)
         if doing is not None:
             yield from doing
+
+    def _charge(self, action: Action) -> Deciding[None]:
+        """Count a use by each credential: one that a client makes up changes nothing for others."""
+        credentials = each_credential(self.subject.about.credentials) or [b""]
+        if len(credentials) > _MOST_CREDENTIALS:
+            return self.refuse("Too many credentials", action.name)
+        for credential in credentials:
+            if self.outcome.refusal is not None:
+                return
+            who = yield from self._identify(credential)
+            doing = action.kind.do(self, *expanded(action.args, self.subject, self.rule, who))
+            if doing is not None:
+                yield from doing
 
     def _values(self, action: Action) -> Deciding[tuple[Any, ...]]:
         who = (yield from self.credential()) if "credential" in action.names else ""
