@@ -34,6 +34,7 @@ from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, Hider, claims_in
 from mcp_tool_filter.core.policy.patterns import Pattern, deny_for
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.core.process import sentences
+from mcp_tool_filter.core.process.start import refuse_start
 from mcp_tool_filter.core.upstream.fetch import fetch, fetch_from
 from mcp_tool_filter.core.upstream.target import Target
 
@@ -158,7 +159,7 @@ def show_tools(settings: Settings, how: str) -> int:
     """Print the tools as a table or as JSON, or like the report at start."""
     rules = rules_of(settings) if how.startswith("report") else ()
     known = ask_now(settings)
-    settings.config().refuse_unmatched(known.snapshot.unmatched)
+    refuse_start(settings.config(), [known.snapshot])
     match how:
         case "json":
             print(json.dumps(_as_json(known), indent=2))

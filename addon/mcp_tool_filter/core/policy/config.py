@@ -30,7 +30,6 @@ from mcp_tool_filter.core.errors import (
     InvalidOption,
     NothingDenied,
     StartError,
-    UnmatchedPattern,
     UnsetVariable,
 )
 from mcp_tool_filter.core.messages.limits import MEBIBYTE, Limits
@@ -232,12 +231,6 @@ class Config:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "takes_news", self.judges_new_tools or self.is_locked)
-
-    def refuse_unmatched(self, unmatched: Sequence[Pattern]) -> None:
-        """Raise UnmatchedPattern if the user wants every pattern to match a tool."""
-        if self.strict and unmatched:
-            first = unmatched[0]
-            raise UnmatchedPattern(first.text, thing=first.thing, hint=first.hint)
 
     @property
     def is_locked(self) -> bool:

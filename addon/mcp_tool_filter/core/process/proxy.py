@@ -49,6 +49,7 @@ from mcp_tool_filter.core.process.site import (
     fetch_or_wait,
     tell_list_changed,
 )
+from mcp_tool_filter.core.process.start import refuse_start
 from mcp_tool_filter.core.process.statistics import Statistics
 from mcp_tool_filter.core.upstream.fetch import asked_by, fetch_as_client
 
@@ -279,10 +280,7 @@ class Proxy:
 
     def check_patterns(self) -> None:
         """Warn about the patterns, even if no report is wanted. Raises StartError."""
-        lists = [site.listener.snapshot.unmatched for site in self.sites.values()]
-        first = lists[0] if lists else ()
-        dead = [one for one in first if all(one in other for other in lists)]  # for all upstreams
-        self.config.refuse_unmatched(dead)
+        refuse_start(self.config, [site.listener.snapshot for site in self.sites.values()])
         if not self._has_warned:
             self._has_warned = True
             for warning in warnings_about(self.config):

@@ -44,6 +44,7 @@ from mcp_tool_filter.cli.terminal import Colour, count, is_terminal, paint, prin
 from mcp_tool_filter.core.errors import StartError, UnsetVariable, safe_lines
 from mcp_tool_filter.core.options import CHOICE, OPTIONS
 from mcp_tool_filter.core.policy.snapshot import shown
+from mcp_tool_filter.core.process.start import refuse_start
 from mcp_tool_filter.rooms.clients import entries, files, moving
 from mcp_tool_filter.rooms.clients.entries import ServerEntry
 from mcp_tool_filter.rooms.clients.files import BadFile, ClientFile, ConfigPlace, EditedFile
@@ -361,7 +362,7 @@ def _say_what_is_hidden(
     if not known.who.is_listed:
         say(f"{listed.name} lists its tools only after a login")
         return
-    config.refuse_unmatched(known.snapshot.unmatched)
+    refuse_start(config, [known.snapshot])
     items = known.snapshot.catalog
     hidden = len(known.snapshot.denied)
     would = "would be " if known.who.is_shadow else ""

@@ -25,6 +25,7 @@ from mcp_tool_filter.cli.whole_file import open_at_once
 from mcp_tool_filter.core.errors import StartError, reason_of
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.process import sentences
+from mcp_tool_filter.core.process.start import refuse_start
 from mcp_tool_filter.rooms.lock.changes import (
     KINDS,
     Absent,
@@ -83,7 +84,7 @@ def _ask(typed: Given) -> tuple[Lock, dict[str, str]]:
     in a file. Raises StartError."""
     settings = chosen(typed, os.environ, ignored=("lock",))  # all that the patterns expose
     known = ask_now(settings)
-    settings.config().refuse_unmatched(known.snapshot.unmatched)
+    refuse_start(settings.config(), [known.snapshot])
     for warning in sentences.warnings_in(known.snapshot):
         say(warning)
     found = known.fetched

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.core.conversation.memory import unlisted
 from mcp_tool_filter.core.engine.service import GoOn, Service
-from mcp_tool_filter.core.errors import LockError, StartError, UnmatchedPattern
+from mcp_tool_filter.core.errors import LockError, StartError
 from mcp_tool_filter.core.http.asked import Answered
 from mcp_tool_filter.core.http.head import RequestNotes
 from mcp_tool_filter.core.http.listener import open_listener
@@ -37,6 +37,7 @@ from mcp_tool_filter.core.process.background import in_background, keep
 from mcp_tool_filter.core.process.proxy import Proxy
 from mcp_tool_filter.core.process.sentences import warnings_about, warnings_in
 from mcp_tool_filter.core.process.site import Site, Surroundings, TargetFinder, move_to
+from mcp_tool_filter.core.process.start import key_of, refuse_start, unmatched_in
 from mcp_tool_filter.rooms.serve.mount import ENDPOINT, Mount, split_target
 
 if TYPE_CHECKING:
@@ -169,12 +170,15 @@ class Servers:
             if one.problem and (self.is_strict or one.plan.config.strict):
                 return _named(one.plan.name, one.problem)
             try:
-                one.plan.config.refuse_unmatched(self._own_unmatched(one))
+                found = [one.snapshot] if one.snapshot else []
+                refuse_start(one.plan.config, found, among=self._own_patterns(one))
             except StartError as error:
                 return _named(one.plan.name, error)
-        dead = self._dead_defaults()
-        if self.is_strict and dead:
-            return UnmatchedPattern(dead[0].text, thing=dead[0].thing, hint=dead[0].hint)
+        try:
+            strict = replace(self.whole.config, strict=self.is_strict)
+            refuse_start(strict, self._all_snapshots(), among=self.whole.config.patterns)
+        except StartError as error:
+            return error
         return None
 
     def _lines(self) -> list[str]:
@@ -193,22 +197,20 @@ class Servers:
         ]
         return [*down, *said, *dead]
 
-    def _own_unmatched(self, one: Running) -> list[Pattern]:
-        shared = set(map(_key, self.whole.config.patterns))
-        snapshot = one.snapshot
-        return [each for each in snapshot.unmatched if _key(each) not in shared] if snapshot else []
-
     def _dead_defaults(self) -> list[Pattern]:
         """Return the patterns for all servers that match nowhere, if that is known."""
-        snapshots = [one.snapshot for one in self._at.values()]
-        unmatched = [set(map(_key, one.unmatched)) for one in snapshots if one is not None]
-        if not unmatched or len(unmatched) < len(snapshots):
-            return []
-        return [
-            one
-            for one in self.whole.config.patterns
-            if all(_key(one) in each for each in unmatched)
-        ]
+        return unmatched_in(self._all_snapshots(), among=self.whole.config.patterns)
+
+    def _own_patterns(self, one: Running) -> list[Pattern]:
+        """Return the patterns that are for this server only."""
+        shared = set(map(key_of, self.whole.config.patterns))
+        return [each for each in one.plan.config.patterns if key_of(each) not in shared]
+
+    def _all_snapshots(self) -> list[Snapshot]:
+        """Return the snapshots of all servers; none while one is unknown."""
+        found = [one.snapshot for one in self._at.values()]
+        known = [one for one in found if one is not None]
+        return known if len(known) == len(found) else []
 
     # Changes
 
@@ -463,10 +465,6 @@ def _refuse(exchange: Exchange, _go_on: GoOn) -> None:
 def _reply(exchange: Exchange, said: Reply, status: int) -> None:
     exchange.service.listener.tell_refused(said, exchange)
     exchange.reply(Answered(status, said.text), with_cors=False)
-
-
-def _key(pattern: Pattern) -> tuple[str, str]:
-    return pattern.option, pattern.text
 
 
 def _named(name: str, error: StartError) -> StartError:

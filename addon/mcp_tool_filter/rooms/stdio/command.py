@@ -413,12 +413,13 @@ def _report_of(
 ) -> Callable[[Snapshot, ServerName], None]:
     """Return what reports the tools, once the client is about to see the complete list."""
     from mcp_tool_filter.core.process.sentences import Introduction
+    from mcp_tool_filter.core.process.start import refuse_start
 
     upstream = settings.shown_upstream  # now, while the command starts
 
     def report(snapshot: Snapshot, server: ServerName) -> None:
         try:
-            session.config.refuse_unmatched(snapshot.unmatched)
+            refuse_start(session.config, [snapshot])
         except StartError as error:  # before anything is answered
             say_beside_client(str(error))
             end_child(child, eof=_STRICT_EOF)

@@ -12,6 +12,7 @@ from mcp_tool_filter.cli.terminal import cancel_on_signals, on_signals
 from mcp_tool_filter.core.errors import ConnectFailed
 from mcp_tool_filter.core.http.urls import parse_origin
 from mcp_tool_filter.core.messages.limits import Transport
+from mcp_tool_filter.core.process.start import refuse_start
 from mcp_tool_filter.core.sockets.connect import HttpFailed, Reach, probe
 from mcp_tool_filter.core.upstream.target import login_to, open_client
 from mcp_tool_filter.rooms.stdio.command import StdioSession, run_session, say_beside_client
@@ -31,7 +32,7 @@ async def _serve(settings: Settings, session: StdioSession) -> int:
         known = await ask(settings)
     except CancelledError:
         return 0
-    session.config.refuse_unmatched(known.snapshot.unmatched)
+    refuse_start(session.config, [known.snapshot])
     pipe = _pipe(settings, session, known)
 
     def leave() -> None:
