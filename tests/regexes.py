@@ -27,14 +27,14 @@ from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 from jsregex import safety
-from jsregex.automaton import Automaton, TooLarge, follow
+from jsregex.automaton import Automaton, TooManyEdges, follow
 from jsregex.safety import count_loops
 from jsregex.tree import (
     EMPTY,
     EVERYTHING,
     LAST_UNIT,
+    Alternation,
     CharSet,
-    Choice,
     Edge,
     Look,
     Node,
@@ -63,7 +63,7 @@ def steps_grow(pattern: re.Pattern[Any], use: Use) -> float:
     root = _with_end(translation.root) if use is Use.FULL else translation.root
     try:
         return _degree(root, use, is_wider=translation.is_wider)
-    except TooLarge:
+    except TooManyEdges:
         return inf
 
 
@@ -72,12 +72,12 @@ def _with_end(node: Node) -> Node:
     match node:
         case Sequence((*items, last)):
             return Sequence((*items, _with_end(last)))
-        case Choice(options):
-            return Choice(tuple(map(_with_end, options)))
+        case Alternation(options):
+            return Alternation(tuple(map(_with_end, options)))
         case Repeat(Unit(chars), _, None) if chars == EVERYTHING:
             return node
         case Repeat(body, 0, 1):
-            return Choice((_with_end(body), Edge.END))
+            return Alternation((_with_end(body), Edge.END))
     return Sequence((node, Edge.END))
 
 
@@ -151,7 +151,7 @@ class _Translation:
             return Unit(_chars(what, value, flags))
         if what is op.BRANCH:
             ways = [self._sequence(list(one), flags, after, first=first) for one in value[1]]
-            return Choice(tuple(ways))
+            return Alternation(tuple(ways))
         if what is op.SUBPATTERN:
             _, added, removed, body = value
             return self._sequence(list(body), flags & ~removed | added, after, first=first)
@@ -178,10 +178,10 @@ class _Translation:
     def _edge(self, where: Any, flags: int, after: CharSet, *, first: bool) -> Node:
         if first and self._searches:
             if where is op.AT_BEGINNING and flags & re.MULTILINE:
-                return Choice((Edge.START, Unit(_range(10, 10))))
+                return Alternation((Edge.START, Unit(_range(10, 10))))
             word = _category(op.CATEGORY_WORD, bool(flags & re.UNICODE))
             if where is op.AT_BOUNDARY and not _meet(invert(word), after):
-                return Choice((Edge.START, Unit(invert(word))))
+                return Alternation((Edge.START, Unit(invert(word))))
         if where is op.AT_BEGINNING_STRING:
             return Edge.START
         if where is op.AT_END_STRING:
@@ -202,7 +202,7 @@ class _Translation:
                 return self._sequence(body, flags, EVERYTHING)
             (unit, char), *others = body
             if not others and unit in _UNITS:
-                return Choice((Edge.START, Unit(invert(_chars(unit, char, flags)))))
+                return Alternation((Edge.START, Unit(invert(_chars(unit, char, flags)))))
         look = Look(self._sequence(body, flags, EVERYTHING), behind, negated)
         # What is asked once, at the start, and without a loop, changes nothing that comes later.
         is_at_start = first and not self._searches and not behind

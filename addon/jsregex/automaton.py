@@ -34,8 +34,8 @@ from math import inf
 from jsregex.tree import (
     EVERYTHING,
     LAST_UNIT,
+    Alternation,
     CharSet,
-    Choice,
     Edge,
     Group,
     Look,
@@ -104,7 +104,7 @@ _FREE, _AT_START, _AT_END, _OTHER = 0, 1, 2, 4
 type _Ways = dict[tuple[int, int], int]  # (position, condition) to number of ways
 
 
-class TooLarge(Exception):
+class TooManyEdges(Exception):
     """The automaton would have too many edges to be judged."""
 
 
@@ -194,7 +194,7 @@ class _Builder:
     def _join(self, last: _Ways, first: _Ways, times: int = 1) -> None:
         self._edges += len(last) * len(first)
         if self._edges > _MOST_EDGES:
-            raise TooLarge
+            raise TooManyEdges
         for (position, before), ways_before in last.items():
             if before & _AT_END:
                 continue
@@ -209,7 +209,7 @@ class _Builder:
                 return self._unit(node)
             case Sequence(items):
                 return self._sequence(items, copies)
-            case Choice(options):
+            case Alternation(options):
                 return _either([self._part(option, copies) for option in options])
             case Repeat():
                 return self._repeat(node, copies)
@@ -345,7 +345,7 @@ def _merge_optional_runs(items: tuple[Node, ...]) -> list[Node]:
     for optional, run in groupby(items, _is_optional):
         members = tuple(run)
         if optional and len(members) > SMALL:
-            members = (Repeat(Choice(members), 0, None),)
+            members = (Repeat(Alternation(members), 0, None),)
         merged += members
     return merged
 

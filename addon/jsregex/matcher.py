@@ -65,8 +65,8 @@ from jsregex.tree import (
     EVERYTHING,
     LAST_UNIT,
     WORD,
+    Alternation,
     CharSet,
-    Choice,
     Edge,
     Group,
     Look,
@@ -284,8 +284,8 @@ def _without_optional_ends(root: Node) -> Node:
     A repetition at an end needs only its mandatory rounds, because a search may begin and end
     anywhere.
     """
-    if isinstance(root, Choice):
-        return Choice(tuple(_without_optional_ends(option) for option in root.options))
+    if isinstance(root, Alternation):
+        return Alternation(tuple(_without_optional_ends(option) for option in root.options))
     items = list(root.items) if isinstance(root, Sequence) else [root]
     for end in (0, -1):
         while items:
@@ -313,7 +313,7 @@ class _Renderer:
                 return _render_set(chars)
             case Sequence(items):
                 return "".join([self.render(item) for item in items])
-            case Choice(options):
+            case Alternation(options):
                 return f"(?:{'|'.join([self.render(option) for option in options])})"
             case Repeat():
                 return self._render_repeat(node)

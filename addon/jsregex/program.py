@@ -22,8 +22,8 @@ from enum import IntEnum
 
 from jsregex.automaton import bits_of
 from jsregex.tree import (
+    Alternation,
     CharSet,
-    Choice,
     Edge,
     Group,
     Look,
@@ -107,7 +107,7 @@ def _size(node: Node, longest: int) -> int:
     match node:
         case Sequence(items):
             return sum([1 if type(item) is Unit else _size(item, longest) for item in items])
-        case Choice(options):
+        case Alternation(options):
             return sum([_size(option, longest) + 2 for option in options])
         case Repeat(body):
             least, most = _copies(node, longest)
@@ -236,7 +236,7 @@ class _Compiler:
             case Sequence(items):
                 for item in reversed(items) if self._backward else items:
                     self._compile(item)
-            case Choice(options):
+            case Alternation(options):
                 self._compile_choice(options)
             case Repeat():
                 self._compile_repeat(node)

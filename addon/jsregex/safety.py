@@ -33,10 +33,10 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from math import inf, log, prod
 
-from jsregex.automaton import SMALL, Automaton, TooLarge, bits_of, follow
+from jsregex.automaton import SMALL, Automaton, TooManyEdges, bits_of, follow
 from jsregex.program import code_size
 from jsregex.tree import (
-    Choice,
+    Alternation,
     Group,
     Look,
     Node,
@@ -185,7 +185,7 @@ def is_safe(root: Node) -> bool:
     try:
         automaton = follow(root, search=not anchored(root))
         return _degree(automaton, has_few_ways=has_few_ways) < _TOO_HIGH
-    except TooLarge:
+    except TooManyEdges:
         return False
 
 
@@ -228,7 +228,7 @@ def _count_ways(node: Node) -> int:
     match node:
         case Sequence(items):
             return prod([count_ways(item) for item in items if not isinstance(item, Unit)])
-        case Choice(options):
+        case Alternation(options):
             return _ways_of_choice(options)
         case Repeat(body, least, most):
             ways = count_ways(body)

@@ -31,8 +31,8 @@ from jsregex.tree import (
     NO_LINE_END,
     SPACE,
     WORD,
+    Alternation,
     CharSet,
-    Choice,
     Edge,
     Group,
     Look,
@@ -163,7 +163,7 @@ class _Open:
 
     def body(self) -> Node:
         self.end_option()
-        return self.options[0] if len(self.options) == 1 else Choice(tuple(self.options))
+        return self.options[0] if len(self.options) == 1 else Alternation(tuple(self.options))
 
 
 class _Parser:

@@ -122,7 +122,7 @@ class Sequence:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Alternation:
     options: tuple[Node, ...]
 
 
@@ -158,14 +158,14 @@ class Reference:
     number: int
 
 
-type Node = Unit | Sequence | Choice | Repeat | Group | Look | Reference | Edge
+type Node = Unit | Sequence | Alternation | Repeat | Group | Look | Reference | Edge
 
 EMPTY = Sequence(())
 
 
 def children(node: Node) -> tuple[Node, ...]:
     match node:
-        case Sequence(parts) | Choice(parts):
+        case Sequence(parts) | Alternation(parts):
             return parts
         case Repeat(body) | Group(body) | Look(body):
             return (body,)
@@ -185,8 +185,8 @@ def without_other_groups(node: Node, kept: frozenset[int]) -> Node:
     match node:
         case Sequence(items):
             return Sequence(tuple(without_other_groups(item, kept) for item in items))
-        case Choice(options):
-            return Choice(tuple(without_other_groups(option, kept) for option in options))
+        case Alternation(options):
+            return Alternation(tuple(without_other_groups(option, kept) for option in options))
         case Repeat(body, least, most, lazy):
             return Repeat(without_other_groups(body, kept), least, most, lazy)
         case Look(body, behind, negated):
@@ -258,7 +258,7 @@ def least_length(node: Node) -> int:
             return 1
         case Sequence(items):
             return sum([least_length(item) for item in items])
-        case Choice(options):
+        case Alternation(options):
             return min([least_length(option) for option in options])
         case Repeat(body, least):
             return least and least * least_length(body)
@@ -280,7 +280,7 @@ def anchored(node: Node) -> bool:
                 if not isinstance(item, Look | Edge):
                     return False
             return False
-        case Choice(options):
+        case Alternation(options):
             return all(anchored(option) for option in options)
         case Group(body):
             return anchored(body)

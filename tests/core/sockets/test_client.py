@@ -31,7 +31,7 @@ from mcp_tool_filter.core.errors import InvalidOption, StartError
 from mcp_tool_filter.core.http.urls import Origin, parse_origin
 from mcp_tool_filter.core.sockets import connect
 from mcp_tool_filter.core.sockets.client import HttpClient
-from mcp_tool_filter.core.sockets.connect import HttpFailed, NotConnected, Reach, Via, why
+from mcp_tool_filter.core.sockets.connect import HttpFailed, NotConnected, ProxyHop, Reach, why
 from mcp_tool_filter.core.sockets.connect import make_tls_context as tls_context
 from tests.core.upstream.fetching import get, got, saying
 from tests.proxy import certified
@@ -190,13 +190,13 @@ async def test_a_server_may_be_elsewhere_than_its_name_leads() -> None:
         assert await get(client) == b"hello"
         await client.close()
         assert there.requests[0].all("host") == [f"a.invalid:{there.port}"]
-        client = HttpClient(at, via=Via(parse_origin(behind.url), None, None))
+        client = HttpClient(at, via=ProxyHop(parse_origin(behind.url), None, None))
         await get(client)
         await client.close()
     assert behind.requests[0].line == f"GET {there.url}/ HTTP/1.1"
 
 
-async def get_by(via: Via, *, is_tls: bool) -> bytes:
+async def get_by(via: ProxyHop, *, is_tls: bool) -> bytes:
     client = HttpClient(Origin("a.example", 443 if is_tls else 80, is_tls), tls=trusting(), via=via)
     try:
         return await get(client)
@@ -220,7 +220,7 @@ async def test_requests_go_over_a_proxy(is_tls: bool, tmp_path: Path) -> None:
         await peer.say(answer(b"hello"))
 
     async with raw_upstream(script, tls=tls) as behind:
-        via = Via(parse_origin(behind.url), trusting(), b"Basic dTpw")
+        via = ProxyHop(parse_origin(behind.url), trusting(), b"Basic dTpw")
         assert await get_by(via, is_tls=is_tls) == b"hello"
     head, *in_tunnel = asked
     assert [one.startswith(b"GET / ") for one in in_tunnel] == [True] * is_tls
@@ -242,7 +242,7 @@ async def test_a_proxy_without_a_tunnel_has_a_reason(said: bytes, why: str) -> N
 
     async with raw_upstream(script) as behind:
         with pytest.raises(NotConnected, match=why):
-            await get_by(Via(parse_origin(behind.url), None, None), is_tls=True)
+            await get_by(ProxyHop(parse_origin(behind.url), None, None), is_tls=True)
 
 
 # Failures and certificates

@@ -15,7 +15,7 @@ from mcp_tool_filter.cli.table import CLIENTS
 from mcp_tool_filter.cli.whole_file import replace_if_unchanged, whole_file
 from mcp_tool_filter.rooms.clients import entries, files
 from mcp_tool_filter.rooms.clients.entries import ServerEntry
-from mcp_tool_filter.rooms.clients.files import ClientFile, ConfigPlace, Surroundings
+from mcp_tool_filter.rooms.clients.files import ClientFile, ConfigPlace, Whereabouts
 from tests.rows import each_row
 
 JSON = """\
@@ -337,7 +337,7 @@ def test_a_read_only_file_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
 def test_each_client_has_a_place_on_each_platform(platform: str, tmp_path: Path) -> None:
-    here = Surroundings(tmp_path / "home", tmp_path / "project", {}, platform)
+    here = Whereabouts(tmp_path / "home", tmp_path / "project", {}, platform)
     found = list(files.places(here))
     assert {place.client for place in found} == {*CLIENTS}
     assert all(place.file.is_relative_to(tmp_path) for place in found)
@@ -347,7 +347,7 @@ def test_each_client_has_a_place_on_each_platform(platform: str, tmp_path: Path)
 def found_in(
     project: Path, client: str, environment: dict[str, str] | None = None
 ) -> list[ConfigPlace]:
-    here = Surroundings(project.parent / "home", project, environment or {}, "linux")
+    here = Whereabouts(project.parent / "home", project, environment or {}, "linux")
     return [place for place in files.places(here) if place.client == client]
 
 
@@ -390,7 +390,7 @@ def test_codex_reads_the_projects_files_up_to_the_repository(project: Path) -> N
 
 
 def test_the_users_file_is_not_also_a_project_file(tmp_path: Path) -> None:
-    here = Surroundings(tmp_path, tmp_path, {}, "linux")
+    here = Whereabouts(tmp_path, tmp_path, {}, "linux")
     for client in ("cursor", "gemini", "codex"):
         assert [one.scope for one in files.places(here) if one.client == client] == ["user"]
 

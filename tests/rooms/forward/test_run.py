@@ -12,9 +12,15 @@ import pytest
 
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.rooms.clients.entries import wrap
-from mcp_tool_filter.rooms.clients.files import Surroundings
+from mcp_tool_filter.rooms.clients.files import Whereabouts
 from mcp_tool_filter.rooms.forward import run
-from mcp_tool_filter.rooms.forward.run import CannotRun, SeenTraffic, Server, Way, named_server
+from mcp_tool_filter.rooms.forward.run import (
+    CannotRun,
+    SeenTraffic,
+    ServerOfClient,
+    Way,
+    named_server,
+)
 from tests.rows import each_row
 
 
@@ -159,7 +165,7 @@ def test_a_proxy_that_cannot_be_used_is_named_without_its_password(url: str) -> 
     ],
 )  # fmt: skip
 def test_no_proxy_hosts_are_reached_directly(entry: str, host: str, is_direct: bool) -> None:
-    assert run.Proxy("", None, (entry,)).is_direct(host) is is_direct
+    assert run.OuterProxy("", None, (entry,)).is_direct(host) is is_direct
 
 
 URL = "https://mcp.example/mcp"
@@ -172,11 +178,11 @@ def seen(*urls: str, refused: tuple[str, ...] = ()) -> SeenTraffic:
 
 def listed_in(
     folder: Path, servers: dict[str, object], *words: str, **environment: str
-) -> tuple[list[Server], list[str]]:
+) -> tuple[list[ServerOfClient], list[str]]:
     file = folder / ".cursor" / "mcp.json"
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps({"mcpServers": servers}))
-    here = Surroundings(folder, folder / "project", environment, "linux")
+    here = Whereabouts(folder, folder / "project", environment, "linux")
     return run.servers_of("cursor", ["cursor", *words], here)
 
 
@@ -225,14 +231,14 @@ def test_variables_in_urls_are_expanded(written: str, expanded: str, tmp_path: P
 def test_a_file_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / ".cursor").mkdir()
     (tmp_path / ".cursor" / "mcp.json").write_text("{")
-    here = Surroundings(tmp_path, tmp_path / "project", {}, "linux")
+    here = Whereabouts(tmp_path, tmp_path / "project", {}, "linux")
     found, [problem] = run.servers_of("cursor", ["cursor"], here)
     assert found == []
     assert "mcp.json cannot be read" in problem
 
 
 def test_a_file_or_json_on_the_command_line_counts_too(tmp_path: Path) -> None:
-    here = Surroundings(tmp_path, tmp_path, {}, "linux")
+    here = Whereabouts(tmp_path, tmp_path, {}, "linux")
     text = json.dumps({"mcpServers": {"a": {"url": URL}}})
     (tmp_path / "own.json").write_text(text)
     for words in (["--mcp-config", "own.json"], [f"--mcp-config={text}"]):
@@ -259,16 +265,18 @@ def test_two_spellings_of_a_url_are_equal(endpoint: str, is_it: bool) -> None:
         (named_server("https://${HOST}/mcp"), seen(), "its URL has a variable that is not set"),
         (named_server(URL), seen(refused=("mcp.example",)), "does not trust our certificate"),
         (named_server(URL), seen("https://mcp.example/"), "sent nothing to this URL"),
-        (Server("a", "f", Way.MCP_REMOTE, URL, False), seen(), "only with --enable-proxy"),
+        (ServerOfClient("a", "f", Way.MCP_REMOTE, URL, False), seen(), "only with --enable-proxy"),
         (named_server(URL), seen(), "went around the filter"),
     ],
 )
-def test_an_unseen_server_has_a_reason(server: Server, known: SeenTraffic, why: str) -> None:
+def test_an_unseen_server_has_a_reason(
+    server: ServerOfClient, known: SeenTraffic, why: str
+) -> None:
     assert why in run.why_not_seen(server, known)
 
 
 def test_servers_that_are_commands_are_not_expected() -> None:
-    servers = [Server("c", "f", Way.COMMAND), named_server(URL)]
+    servers = [ServerOfClient("c", "f", Way.COMMAND), named_server(URL)]
     assert run.not_seen(servers, seen()) == servers[1:]
     assert run.not_seen(servers, seen(URL)) == []
 
@@ -279,8 +287,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def server(name: str, way: Way = Way.URL) -> Server:
-    return Server(name, "a file", way, f"https://{name}.example/mcp")
+def server(name: str, way: Way = Way.URL) -> ServerOfClient:
+    return ServerOfClient(name, "a file", way, f"https://{name}.example/mcp")
 
 
 def test_seen_and_unseen_servers_are_kept_for_each_client_and_their_user_alone(home: Path) -> None:

@@ -17,7 +17,7 @@ from mcp_tool_filter.core.process.site import Site, Surroundings
 from mcp_tool_filter.rooms.forward import sites as module
 from mcp_tool_filter.rooms.forward.client import ForwardClient
 from mcp_tool_filter.rooms.forward.hosts import NamedHosts
-from mcp_tool_filter.rooms.forward.interception import Way, choose_way
+from mcp_tool_filter.rooms.forward.interception import TunnelWay, choose_way
 from mcp_tool_filter.rooms.forward.sites import ForwardRoutes, Sites
 from tests.core.engine.table import LIST, Client, Table, call
 from tests.mcp_upstream import tool, tool_list
@@ -194,7 +194,7 @@ def asking(host: str, more: str = "") -> bytes:
     return f"GET / HTTP/1.1\r\nHost: {host}\r\n{more}\r\n".encode()
 
 
-ENGINE, RAW, CLOSED = Way.ENGINE, Way.RAW, Way.CLOSED
+ENGINE, RAW, CLOSED = TunnelWay.ENGINE, TunnelWay.RAW, TunnelWay.CLOSED
 UPGRADE = "Connection: Upgrade\r\nUpgrade: websocket\r\n"
 
 
@@ -224,7 +224,7 @@ UPGRADE = "Connection: Upgrade\r\nUpgrade: websocket\r\n"
     ("10.0.0.1", hello("other.example"), CLOSED), ("10.0.0.1", asking("other.example"), ENGINE),
     ("10.0.0.1", asking("other.example", UPGRADE), ENGINE), ("10.0.0.1", b"SSH-2.0-x\r\n", CLOSED),
 ])  # fmt: skip
-def test_the_first_bytes_of_a_tunnel_decide(to: str, first: bytes, way: Way) -> None:
+def test_the_first_bytes_of_a_tunnel_decide(to: str, first: bytes, way: TunnelWay) -> None:
     """However they are cut: what is not enough decides nothing."""
     hosts, at = NamedHosts(["mcp.example"]), Address(to, 443, is_tls=False)
     hosts.note_place("10.0.0.1", 443)

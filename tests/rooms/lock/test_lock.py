@@ -14,7 +14,7 @@ from mcp_tool_filter.rooms.lock.lock import (
     BrokenLock,
     Lacks,
     Lock,
-    Number,
+    WrittenNumber,
     doubled_in,
     parse_json,
     parse_lock,
@@ -27,7 +27,7 @@ TEXTS = st.text(
     st.one_of(st.characters(), st.sampled_from('\u200b\ud800\udc00\x00\x7f\u2028\U000e0041é\\"'))
 )
 VALUES: st.SearchStrategy[Any] = st.recursive(
-    st.one_of(st.none(), st.booleans(), NUMBERS.map(Number), TEXTS),
+    st.one_of(st.none(), st.booleans(), NUMBERS.map(WrittenNumber), TEXTS),
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXTS, inner, max_size=4)),
     max_leaves=12,
 )
@@ -48,7 +48,7 @@ def written(value: Any, order: random.Random) -> str:
         members = [f"{written(key, order)}:{written(one, order)}" for key, one in value.items()]
         order.shuffle(members)
         return f"{{ {', '.join(members)}}}"
-    if isinstance(value, Number):
+    if isinstance(value, WrittenNumber):
         return value.text
     if isinstance(value, list):
         return f"[{','.join(written(one, order) for one in value)}]"
@@ -127,7 +127,7 @@ def test_a_broken_lock_gets_one_clear_sentence(raw: bytes, why: str) -> None:
 def test_the_file_is_as_people_expect_it() -> None:
     tools: dict[str, Any] = {
         "b": {"name": "b", "inputSchema": {}},
-        "a": {"name": "a", "x": [Number("1.0"), True, None], "d": "caf\u00e9 \u200b\ud800"},
+        "a": {"name": "a", "x": [WrittenNumber("1.0"), True, None], "d": "caf\u00e9 \u200b\ud800"},
     }
     lock = Lock(server_name="srv", server_version="2", tools=tools)
     assert render_lock(lock).decode() == (

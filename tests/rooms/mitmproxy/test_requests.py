@@ -31,7 +31,7 @@ from mcp_tool_filter.core.process import background
 from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.rooms.mitmproxy.flows import Picture, flow_of
 from mcp_tool_filter.rooms.mitmproxy.options import edit_deny
-from mcp_tool_filter.rooms.mitmproxy.selftest import PROBES, Run
+from mcp_tool_filter.rooms.mitmproxy.selftest import PROBES, ProbeRun
 from tests.core.upstream.mcp_script import introduction, message_in, result
 from tests.core.upstream.mcp_script import tool_list as listed
 from tests.filtered import (
@@ -138,7 +138,7 @@ def test_an_error_in_our_layer_closes_the_connection(
     """mitmproxy would log it, and the client would wait for ever."""
     monkeypatch.setattr(where, what, stumble)
     (probe,) = (one for one in PROBES if one.what == "an allowed call")
-    run = Run(probe)
+    run = ProbeRun(probe)
     run.play()
     assert run.has_closed or run.to_client.startswith(b"HTTP/1.1 500")
     assert run.to_upstream == b""

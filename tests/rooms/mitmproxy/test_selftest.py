@@ -20,7 +20,7 @@ from mitmproxy.proxy.layers import TCPLayer, modes
 from mitmproxy.proxy.mode_servers import ReverseInstance
 
 from mcp_tool_filter.core.errors import StartError
-from mcp_tool_filter.rooms.mitmproxy.selftest import PROBES, Run, refuse_other_mitmproxy
+from mcp_tool_filter.rooms.mitmproxy.selftest import PROBES, ProbeRun, refuse_other_mitmproxy
 from tests.cli.launched import surroundings
 from tests.filtered import LIST, call, filtered
 from tests.hosts import mitmdump
@@ -38,7 +38,7 @@ def test_each_probe_sees_a_mitmproxy_tunnel(monkeypatch: pytest.MonkeyPatch, pro
     monkeypatch.setattr(ReverseInstance, "make_top_layer", lambda _self, context: _Tunnel(context))
     with pytest.raises(StartError, match=f"mitmproxy {version.VERSION}"):
         refuse_other_mitmproxy()
-    run = Run(probe)
+    run = ProbeRun(probe)
     run.play()
     assert probe.request in run.to_upstream
 

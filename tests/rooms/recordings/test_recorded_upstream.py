@@ -31,7 +31,7 @@ from mcp_tool_filter.rooms.recordings.recorded_upstream import (
     guess_answer,
 )
 from mcp_tool_filter.rooms.recordings.replay import replay
-from mcp_tool_filter.rooms.recordings.transcript import Judgement, Transcript, Turn
+from mcp_tool_filter.rooms.recordings.transcript import Judgement, RecordedTurn, Transcript
 from tests.make import answering, asking, calling, event, head, listing, message, snapshot
 from tests.proxy import REPOSITORY
 from tests.raw_client import RawClient, get, post, raw_client
@@ -227,16 +227,16 @@ def turn(
     said: bytes = b'{"said":1}',
     heard: bytes = b"",
     *judgements: Judgement,
-) -> Turn:
+) -> RecordedTurn:
     """One turn; what is empty is as it was before."""
-    return Turn(
+    return RecordedTurn(
         head=Head("POST", "/mcp", ()), asked=asked, reached=asked if reached == b"" else reached,
         said=said, is_guess=False, status=200, heard=heard or said,
         content_type="application/json", judgements=judgements,
     )  # fmt: skip
 
 
-def transcript(*turns: Turn) -> Transcript:
+def transcript(*turns: RecordedTurn) -> Transcript:
     return Transcript("name", snapshot("a", "b"), (listing("a", "b"),), turns)
 
 
@@ -282,11 +282,11 @@ CHANGED_ANSWER = "turn 1, POST /mcp: the client did not get the answer that the 
 NOT_FOUND = b'{"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"Tool not found: b"}}'
 
 
-def replayed(*turns: Turn) -> Transcript:
+def replayed(*turns: RecordedTurn) -> Transcript:
     return Transcript("name", snapshot("a", "b", deny="b"), (listing("a", "b"),), turns)
 
 
-def stream(said: bytes, heard: bytes) -> Turn:
+def stream(said: bytes, heard: bytes) -> RecordedTurn:
     return replace(turn(said=said, heard=heard), content_type="text/event-stream")
 
 
@@ -303,7 +303,7 @@ BOTH, ONE = batch(calling("a"), calling("b")), b"data: 1\n\n"
         (turn(calling("a"), b"", listing("a", "b")), ["a client saw the tool b"]),
     ],
 )
-def test_a_leak_is_found(one: Turn, leaks: list[str]) -> None:
+def test_a_leak_is_found(one: RecordedTurn, leaks: list[str]) -> None:
     assert list(checks.find_leaks(replayed(one))) == leaks
 
 
@@ -319,7 +319,7 @@ def test_a_leak_is_found(one: Turn, leaks: list[str]) -> None:
         (replace(turn(calling("a"), None), heard=b"ours"), []),
     ],
 )  # fmt: skip
-def test_a_change_is_found(one: Turn, changes: list[str]) -> None:
+def test_a_change_is_found(one: RecordedTurn, changes: list[str]) -> None:
     assert list(checks.find_changes(replayed(one))) == changes
 
 

@@ -27,7 +27,7 @@ from mcp_tool_filter.core.process.sentences import counted_items, estimate_token
 from mcp_tool_filter.core.upstream.target import login_to
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.rooms.forward.run import Last, Server
+    from mcp_tool_filter.rooms.forward.run import Last, ServerOfClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,10 +239,10 @@ _HOW = "mcp-tool-filter run -- {program} lists at the end the servers that it ha
 
 def examine_client(client: str) -> Iterator[Finding]:
     """Check each server in the client's files against what the last ``run`` has seen."""
-    from mcp_tool_filter.rooms.clients.files import Surroundings
+    from mcp_tool_filter.rooms.clients.files import Whereabouts
     from mcp_tool_filter.rooms.forward.run import last_of, servers_of
 
-    servers, problems = servers_of(client, (), Surroundings.of_this_process())
+    servers, problems = servers_of(client, (), Whereabouts.of_this_process())
     for problem in problems:
         yield Finding(False, problem)
     program = _program_of(client)
@@ -262,7 +262,7 @@ def _program_of(client: str) -> str | None:
     return next(filter(shutil.which, names), None)
 
 
-def _finding(server: Server, client: str, last: Last | None, how: str) -> Finding:
+def _finding(server: ServerOfClient, client: str, last: Last | None, how: str) -> Finding:
     from mcp_tool_filter.rooms.forward.run import Way
 
     name = shown(server.name)

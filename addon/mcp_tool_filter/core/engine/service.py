@@ -45,7 +45,7 @@ def nothing() -> None:
     """Do nothing: nobody wants to know."""
 
 
-class Effects(Protocol):
+class EffectRunner(Protocol):
     """Carries out decisions that wait (``core/process/background.Effects``)."""
 
     def carry_out(self, decision: Deciding[Any], done: OnDone[Any]) -> Callable[[], None]: ...
@@ -172,7 +172,7 @@ class Service:
     listener: Listener
     authority: bytes
     """The upstream's Host."""
-    effects: Effects
+    effects: EffectRunner
     name: str = ""
     """What the user calls the upstream, if there are several."""
     seats: Seats | None = None

@@ -40,12 +40,12 @@ from mcp_tool_filter.core.process.sentences import (
     warnings_about,
 )
 from mcp_tool_filter.core.process.site import (
-    Changes,
-    Command,
+    ServedCommand,
     Sink,
     Site,
     Surroundings,
     TargetFinder,
+    UpstreamWatch,
     fetch_or_wait,
     tell_list_changed,
 )
@@ -125,8 +125,8 @@ class Proxy:
         """Gets an entry for each message that matters, with arguments and results."""
         self.has_ended = False
         """True once we disconnect our clients ourselves."""
-        self.changes = Changes(self)
-        self.command: Command | None = None
+        self.changes = UpstreamWatch(self)
+        self.command: ServedCommand | None = None
         """The upstream, if it is a command in this process."""
         self.addresses: dict[str, str] = {}
         """Where clients find the sites, by name."""

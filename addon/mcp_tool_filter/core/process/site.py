@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mcp_tool_filter.core.conversation.memory import Fetched, unlisted
-from mcp_tool_filter.core.engine.service import Effects, Seats, Service
+from mcp_tool_filter.core.engine.service import EffectRunner, Seats, Service
 from mcp_tool_filter.core.errors import ListsAfterLogin, LostUpstream, StartError
 from mcp_tool_filter.core.http.head import Head
 from mcp_tool_filter.core.http.listener import Listener
@@ -58,7 +58,7 @@ type Sink = Callable[[Any], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ServedCommand:
     """An upstream that is a command. It answers in this process; its URL is only a name."""
 
     answer: AnswerRequest
@@ -120,7 +120,7 @@ class Site(Service):
         self,
         name: str,
         listener: Listener,
-        effects: Effects,
+        effects: EffectRunner,
         seats: Seats,
         find_target: TargetFinder,
     ) -> None:
@@ -246,7 +246,7 @@ _BACK_PATIENCE = 10.0
 """Seconds for an upstream that accepts connections again to list its tools."""
 
 
-class Changes:
+class UpstreamWatch:
     """Watches over the upstreams of all sites."""
 
     def __init__(self, proxy: Proxy) -> None:

@@ -32,7 +32,7 @@ from mcp_tool_filter.core.sockets.connect import (
     ConnectionLost,
     HttpFailed,
     LoginNeeded,
-    Via,
+    ProxyHop,
     make_tls_context,
     open_streams,
     why,
@@ -93,7 +93,7 @@ class HttpClient:
         login: Login | None = None,
         room: Room | None = None,
         answer: AnswerRequest | None = None,
-        via: Via | None = None,
+        via: ProxyHop | None = None,
     ) -> None:
         """A ``login`` sets Authorization; a request whose token the upstream refuses is sent once
         more. ``room`` counts our connections together with others. If there is an ``answer``, it
@@ -272,7 +272,7 @@ class _Connection:
 
     @classmethod
     async def open(
-        cls, origin: Origin, tls: ssl.SSLContext | None, room: Room | None, via: Via | None
+        cls, origin: Origin, tls: ssl.SSLContext | None, room: Room | None, via: ProxyHop | None
     ) -> _Connection:
         """Connect. Raises NotConnected if the upstream cannot be reached, else HttpFailed."""
         if room and not room.take():

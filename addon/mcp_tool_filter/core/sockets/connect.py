@@ -144,7 +144,7 @@ async def _look_up(host: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Via:
+class ProxyHop:
     """A proxy between us and an upstream."""
 
     origin: Origin
@@ -157,7 +157,7 @@ class Via:
 
 
 async def open_streams(
-    origin: Origin, tls: ssl.SSLContext | None, via: Via | None = None
+    origin: Origin, tls: ssl.SSLContext | None, via: ProxyHop | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """The same, with asyncio's streams. ``via`` is a proxy; it gets requests to plain HTTP."""
     if via is not None:
@@ -175,7 +175,7 @@ async def _begin_tunnel(
     writer: asyncio.StreamWriter,
     origin: Origin,
     tls: ssl.SSLContext,
-    via: Via,
+    via: ProxyHop,
 ) -> None:
     """Ask a proxy for a tunnel, and speak TLS in it. Raises NotConnected."""
     host = origin.place.host

@@ -281,7 +281,7 @@ class StreamableClient:
         return await self._poster.ask(method, params, headers)
 
 
-class LegacyStream:
+class OwnLegacyStream:
     """A GET stream that brings all answers, and names the path to post to."""
 
     def __init__(self, http: HttpClient, path: str, *, limit: int) -> None:
@@ -321,7 +321,7 @@ class LegacyStream:
         await self._opened.aclose()
 
 
-class LegacyClient(LegacyStream):
+class LegacyClient(OwnLegacyStream):
     """Asks on a stream of its own."""
 
     transport = Transport.LEGACY_SSE

@@ -24,7 +24,7 @@ from mcp_tool_filter.core.sockets.client import Headers, HttpClient, Login, Room
 from mcp_tool_filter.core.sockets.connect import addresses_of
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.sockets.connect import Via
+    from mcp_tool_filter.core.sockets.connect import ProxyHop
     from mcp_tool_filter.core.sockets.server import AnswerRequest
 
 
@@ -65,7 +65,7 @@ class Target:
     """Knows the stored logins."""
     answer: AnswerRequest | None = None
     """Answers requests in this process: the upstream is a command, and nothing is at the URL."""
-    via: Via | None = None
+    via: ProxyHop | None = None
     """The proxy behind us that leads to the upstream."""
 
 

@@ -159,7 +159,7 @@ def find_servers(
     nearest file counts, as for the client.
     """
     known = set()
-    for place in files.places(files.Surroundings.of_this_process()):
+    for place in files.places(files.Whereabouts.of_this_process()):
         if client not in ("", place.client):
             continue
         for one in _listed_in(place, tell):
@@ -643,7 +643,7 @@ def _backup_of(file: ClientFile) -> ClientFile | None:
 def _without_filter(changed: ListedServer) -> str | None:
     """Return the file as it would be without the filter; None if the change makes it that."""
     is_needed, text = changed.is_undoable, changed.file.text
-    for place in files.places(files.Surroundings.of_this_process()):
+    for place in files.places(files.Whereabouts.of_this_process()):
         # for example, of the user and of one project
         file = ClientFile(place, b"", text)
         for name, entry in file.servers().items() if place.file == changed.place.file else ():

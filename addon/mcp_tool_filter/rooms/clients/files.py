@@ -27,7 +27,7 @@ from mcp_tool_filter.rooms.clients.toml_text import merged
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Whereabouts:
     """Everything that determines where a client's files are."""
 
     home: Path
@@ -36,7 +36,7 @@ class Surroundings:
     platform: str
 
     @classmethod
-    def of_this_process(cls) -> Surroundings:
+    def of_this_process(cls) -> Whereabouts:
         return cls(Path.home(), Path.cwd(), os.environ, sys.platform)
 
     def folder(self, variable: str, usual: str) -> Path:
@@ -107,7 +107,7 @@ class ConfigPlace:
         return self.file.suffix == ".yaml"
 
 
-def places(here: Surroundings) -> Iterator[ConfigPlace]:
+def places(here: Whereabouts) -> Iterator[ConfigPlace]:
     """Yield every place where a client could list servers, each once."""
     known = set()
     for client, scope, file, keys in _listed(here):
@@ -119,7 +119,7 @@ def places(here: Surroundings) -> Iterator[ConfigPlace]:
 type _Listed = Iterator[tuple[str, str, Path, tuple[str, ...]]]
 
 
-def _listed(here: Surroundings) -> _Listed:
+def _listed(here: Whereabouts) -> _Listed:
     home, project, servers = here.home, here.project, ("mcpServers",)
     config = here.folder("XDG_CONFIG_HOME", ".config")
     claude = here.folder("CLAUDE_CONFIG_DIR", "") / ".claude.json"

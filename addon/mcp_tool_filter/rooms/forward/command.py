@@ -21,11 +21,11 @@ from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.core.options import Texts
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.upstream.fetch import fetch
-from mcp_tool_filter.rooms.clients.files import Surroundings
+from mcp_tool_filter.rooms.clients.files import Whereabouts
 from mcp_tool_filter.rooms.forward.run import (
-    Proxy,
+    OuterProxy,
     SeenTraffic,
-    Server,
+    ServerOfClient,
     Way,
     client_of,
     command_for,
@@ -89,9 +89,9 @@ class _Session:
     def __init__(self, settings: Settings, typed: Given, folder: Path) -> None:
         self._folder = folder
         self._client = typed.get("client", [None])[-1] or client_of(settings.command)
-        here = Surroundings.of_this_process()
+        here = Whereabouts.of_this_process()
         project = Path(settings.cwd) if settings.cwd else here.project
-        here = Surroundings(here.home, project, {**os.environ, **settings.env}, here.platform)
+        here = Whereabouts(here.home, project, {**os.environ, **settings.env}, here.platform)
         listed, problems = servers_of(self._client, settings.command, here)
         self._servers = [*listed, *map(named_server, typed.get("server", []))]
         self._problems = problems
@@ -141,7 +141,7 @@ class _Session:
             await proxying
             self._say_result(_seen_by(addon))
 
-    def _options(self, behind: Proxy | None, trusted: Path) -> dict[str, object]:
+    def _options(self, behind: OuterProxy | None, trusted: Path) -> dict[str, object]:
         """Return mitmproxy's options; ``behind`` is the user's own proxy."""
         login = {"upstream_auth": behind.login} if behind and behind.login else {}
         return {
@@ -207,7 +207,7 @@ def _passed(hosts: Sequence[str]) -> str:
     )
 
 
-def _loud(missing: Sequence[Server], seen: SeenTraffic) -> str:
+def _loud(missing: Sequence[ServerOfClient], seen: SeenTraffic) -> str:
     many = len(missing) > 1
     lines = [
         f"WARNING: {len(missing)} MCP server{'s' if many else ''} did not come through the filter"

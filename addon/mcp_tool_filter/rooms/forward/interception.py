@@ -53,7 +53,7 @@ from mcp_tool_filter.core.http.head import values_of
 from mcp_tool_filter.core.http.urls import Origin
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.process.sentences import Once
-from mcp_tool_filter.core.sockets.connect import Via
+from mcp_tool_filter.core.sockets.connect import ProxyHop
 from mcp_tool_filter.rooms.forward.client import ForwardClient, Forwarded, Unread
 from mcp_tool_filter.rooms.forward.hosts import NamedHosts, are_same, is_address
 from mcp_tool_filter.rooms.forward.sites import MOST_URLS, ForwardRoutes, Sites, host_in
@@ -98,16 +98,16 @@ def refuse_no_hosts(config: Config) -> None:
 # The ways of a tunnel
 
 
-class Way(Enum):
+class TunnelWay(Enum):
     ENGINE = auto()
     RAW = auto()
     CLOSED = auto()
 
 
-class Choice(NamedTuple):
+class TunnelChoice(NamedTuple):
     """What becomes of a tunnel."""
 
-    way: Way
+    way: TunnelWay
     host: str = ""
     """The server's name, for a report."""
     sni: str | None = None
@@ -122,7 +122,7 @@ _LIKE_HTTP = re.compile(rb"\s*[!-~]{1,64}[ \t]+[!-~]+[ \t]+HTTP/1", re.IGNORECAS
 
 def choose_way(
     hosts: NamedHosts, to: Address, first: bytes, *, is_chosen: bool = True
-) -> Choice | None:
+) -> TunnelChoice | None:
     """Choose by the first bytes of a tunnel; None if more are needed.
 
     ``is_chosen`` if the client has chosen an address, instead of a system that has looked it up:
@@ -139,7 +139,7 @@ def choose_way(
     if first.startswith(_TLS):
         return _way_of_tls(hosts, to, first, is_chosen=is_chosen)
     if hosts.has(to.host, to.port):
-        return Choice(Way.ENGINE)
+        return TunnelChoice(TunnelWay.ENGINE)
     is_there = hosts.is_at(to.host)
     wire = RequestWire()
     wire.receive(first)
@@ -149,34 +149,43 @@ def choose_way(
     except Fault:
         # The engine refuses what it cannot read, but some server might.
         like_http = is_address(to.host) and _LIKE_HTTP.match(first)
-        return Choice(Way.ENGINE if like_http else Way.CLOSED if is_there else Way.RAW, to.host)
+        return TunnelChoice(
+            TunnelWay.ENGINE if like_http else TunnelWay.CLOSED if is_there else TunnelWay.RAW,
+            to.host,
+        )
     if head is None:
         return None
     assert isinstance(head, RequestHead)
     is_named = bool(said) and hosts.has(said, to.port)
     if not is_address(to.host):
-        return Choice(Way.CLOSED if is_named else Way.RAW, to.host)
+        return TunnelChoice(TunnelWay.CLOSED if is_named else TunnelWay.RAW, to.host)
     is_unread = values_of(head.fields, b"upgrade") and not (is_named or is_there)
-    return Choice(Way.RAW if is_unread else Way.ENGINE, said or to.host)
+    return TunnelChoice(TunnelWay.RAW if is_unread else TunnelWay.ENGINE, said or to.host)
 
 
-def _way_of_tls(hosts: NamedHosts, to: Address, first: bytes, *, is_chosen: bool) -> Choice | None:
+def _way_of_tls(
+    hosts: NamedHosts, to: Address, first: bytes, *, is_chosen: bool
+) -> TunnelChoice | None:
     try:
         hello = parse_client_hello(first)
     except ValueError:
-        return Choice(Way.CLOSED, to.host)
+        return TunnelChoice(TunnelWay.CLOSED, to.host)
     if hello is None:
-        return None if len(first) < _LONGEST_HELLO else Choice(Way.CLOSED, to.host)
+        return None if len(first) < _LONGEST_HELLO else TunnelChoice(TunnelWay.CLOSED, to.host)
     sni, is_named = hello.sni or "", hosts.has(to.host, to.port)
     is_named_so = bool(sni) and hosts.has(sni, to.port)
     if is_address(to.host):  # which has no name but that in TLS
         is_there = hosts.is_at(to.host)
         if is_named or is_named_so or (is_there and not sni):
-            return Choice(Way.ENGINE, sni or to.host, sni or None, is_tls=True)
-        return Choice(Way.CLOSED if is_there and is_chosen else Way.RAW, sni or to.host)
+            return TunnelChoice(TunnelWay.ENGINE, sni or to.host, sni or None, is_tls=True)
+        return TunnelChoice(
+            TunnelWay.CLOSED if is_there and is_chosen else TunnelWay.RAW, sni or to.host
+        )
     if sni and (is_named or is_named_so) and not are_same(sni, to.host):
-        return Choice(Way.CLOSED, to.host)
-    return Choice(Way.ENGINE if is_named else Way.RAW, to.host, sni or None, is_tls=True)
+        return TunnelChoice(TunnelWay.CLOSED, to.host)
+    return TunnelChoice(
+        TunnelWay.ENGINE if is_named else TunnelWay.RAW, to.host, sni or None, is_tls=True
+    )
 
 
 class ForwardLayer(EngineLayer):
@@ -343,11 +352,11 @@ class ForwardLayer(EngineLayer):
             return
         self._has_chosen = True
         self._first.clear()
-        if choice.way is Way.CLOSED:
+        if choice.way is TunnelWay.CLOSED:
             self.inner = RefusingLayer(self.context)
             yield from self.inner.handle_event(events.Start())
             return
-        if choice.way is Way.RAW:
+        if choice.way is TunnelWay.RAW:
             sites.note_unread(choice.host)
             if self.inner is None:
                 yield from self._open_raw(to)
@@ -368,7 +377,7 @@ class ForwardLayer(EngineLayer):
             self._interception.unread.add(stack.tunnel_connection)
         yield from self._begin(inner)
 
-    def _open_engine(self, to: Address, choice: Choice) -> Orders:
+    def _open_engine(self, to: Address, choice: TunnelChoice) -> Orders:
         """Filter a tunnel."""
         context, interception = self.context.fork(), self._interception
         tunnel = Address(to.host, to.port, is_tls=choice.is_tls)
@@ -426,7 +435,7 @@ class Interception:
         """Tells whether the proxy behind us is left out for a host."""
         self._tls: ssl.SSLContext | None = None  # towards the proxy behind us
 
-    def via(self, mode: ProxyMode, host: str) -> Via | None:
+    def via(self, mode: ProxyMode, host: str) -> ProxyHop | None:
         """Return the proxy behind us that leads to a host; None if we reach it without one."""
         if not isinstance(mode, UpstreamMode) or self.is_direct(host):
             return None
@@ -435,7 +444,7 @@ class Interception:
         at = Origin(*mode.address, mode.scheme == "https")
         login = getattr(ctx.options, "upstream_auth", None)  # our own
         basic = b"Basic " + b64encode(login.encode()) if login else None
-        return Via(at, self._tls if at.tls else None, basic)
+        return ProxyHop(at, self._tls if at.tls else None, basic)
 
     async def begin(self) -> None:
         """Start, and report where clients are served. Raises StartError."""

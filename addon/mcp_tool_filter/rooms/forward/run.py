@@ -49,7 +49,7 @@ from mcp_tool_filter.rooms.clients.entries import (
     url_of,
     words_of,
 )
-from mcp_tool_filter.rooms.clients.files import BadFile, Surroundings, places, read
+from mcp_tool_filter.rooms.clients.files import BadFile, Whereabouts, places, read
 from mcp_tool_filter.rooms.stdio.child import why_not_started
 
 _PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
@@ -201,7 +201,7 @@ _NAMES = ("https_proxy", "all_proxy", "http_proxy")
 
 
 @dataclass(frozen=True, slots=True)
-class Proxy:
+class OuterProxy:
     mode: str
     """In mitmproxy's spelling."""
     login: str | None = field(repr=False)
@@ -212,7 +212,7 @@ class Proxy:
         return is_loopback(host) or any(_fits(host.lower(), one) for one in self.exceptions)
 
 
-def find_proxy(environment: Mapping[str, str]) -> Proxy | None:
+def find_proxy(environment: Mapping[str, str]) -> OuterProxy | None:
     """Return the proxy of an environment, if there is one. Raises StartError."""
     lower = {name.lower(): value for name, value in environment.items() if value}
     for name in _NAMES:
@@ -222,7 +222,7 @@ def find_proxy(environment: Mapping[str, str]) -> Proxy | None:
     return None
 
 
-def _parse(name: str, url: str, exceptions: tuple[str, ...]) -> Proxy:
+def _parse(name: str, url: str, exceptions: tuple[str, ...]) -> OuterProxy:
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         host, port = parts.hostname, parts.port
@@ -239,7 +239,7 @@ def _parse(name: str, url: str, exceptions: tuple[str, ...]) -> Proxy:
     login = None
     if parts.username is not None:
         login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return Proxy(f"upstream:{parts.scheme}://{where}:{port or usual}", login, exceptions)
+    return OuterProxy(f"upstream:{parts.scheme}://{where}:{port or usual}", login, exceptions)
 
 
 def _fits(host: str, entry: str) -> bool:
@@ -282,7 +282,7 @@ class Way(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerOfClient:
     """A server that a client lists."""
 
     name: str
@@ -318,10 +318,10 @@ def client_of(command: Sequence[str]) -> str | None:
 
 
 def servers_of(
-    client: str | None, command: Sequence[str], here: Surroundings
-) -> tuple[list[Server], list[str]]:
+    client: str | None, command: Sequence[str], here: Whereabouts
+) -> tuple[list[ServerOfClient], list[str]]:
     """Return the servers that a client lists, and the problems of unreadable files."""
-    found: list[Server] = []
+    found: list[ServerOfClient] = []
     problems: list[str] = []
     for place in [one for one in places(here) if one.client == client]:
         try:
@@ -341,12 +341,12 @@ def servers_of(
     return list(dict.fromkeys([*found, *_servers_in_command(command)])), problems
 
 
-def named_server(url: str) -> Server:
+def named_server(url: str) -> ServerOfClient:
     """Return a server that the user names."""
-    return Server(_without_query(url), "named by --server", Way.URL, _without_query(url))
+    return ServerOfClient(_without_query(url), "named by --server", Way.URL, _without_query(url))
 
 
-def hosts_of(servers: Iterable[Server]) -> Iterator[str]:
+def hosts_of(servers: Iterable[ServerOfClient]) -> Iterator[str]:
     """Yield the hosts of servers that a client reaches by URL.
 
     >>> urls = ["https://mcp.example/mcp", "http://localhost:3000/mcp", "https://${NOT_SET}/mcp"]
@@ -373,14 +373,14 @@ def _bracketed(host: str) -> str:
 _VARIABLE = "${"  # of a variable that is not set
 
 
-def is_seen(server: Server, seen: SeenTraffic) -> bool:
+def is_seen(server: ServerOfClient, seen: SeenTraffic) -> bool:
     """Tell whether requests to this server came through us."""
     if (key := _key(server.url)) is None:
         return False
     return any(_key(one) == key for one in seen.urls)
 
 
-def why_not_seen(server: Server, seen: SeenTraffic) -> str:
+def why_not_seen(server: ServerOfClient, seen: SeenTraffic) -> str:
     """Return why we have not seen the MCP traffic of a server, as far as known."""
     host = urlsplit(server.url).hostname or ""
     if _VARIABLE in server.url:
@@ -396,25 +396,25 @@ def why_not_seen(server: Server, seen: SeenTraffic) -> str:
 
 def _servers_in(
     listed: Mapping[str, ServerEntry], where: str, environment: Mapping[str, str]
-) -> Iterator[Server]:
+) -> Iterator[ServerOfClient]:
     for name, entry in listed.items():
         if is_wrapped(entry) or entry.get("disabled") is True or entry.get("enabled") is False:
             continue
         words, url = words_of(entry), url_of(entry)
         if url:
-            yield Server(name, where, Way.URL, _without_query(expanded(url, environment)))
+            yield ServerOfClient(name, where, Way.URL, _without_query(expanded(url, environment)))
         elif is_mcp_remote(words):
             target = next((word for word in words if _is_url(word)), "")
             url = _without_query(expanded(target, environment))
-            yield Server(name, where, Way.MCP_REMOTE, url, _ENABLE in words)
+            yield ServerOfClient(name, where, Way.MCP_REMOTE, url, _ENABLE in words)
         else:
-            yield Server(name, where, Way.COMMAND)
+            yield ServerOfClient(name, where, Way.COMMAND)
 
 
-def _servers_in_command(command: Sequence[str]) -> Iterator[Server]:
+def _servers_in_command(command: Sequence[str]) -> Iterator[ServerOfClient]:
     if is_mcp_remote(command):
         for url in filter(_is_url, command):
-            yield Server(_without_query(url), "the command", Way.URL, _without_query(url))
+            yield ServerOfClient(_without_query(url), "the command", Way.URL, _without_query(url))
             return
 
 
@@ -458,7 +458,7 @@ def _key(url: str) -> tuple[str, str] | None:
     return origin.lower(), path.rstrip("/")
 
 
-def not_seen(servers: Iterable[Server], seen: SeenTraffic) -> list[Server]:
+def not_seen(servers: Iterable[ServerOfClient], seen: SeenTraffic) -> list[ServerOfClient]:
     """Return the servers with a URL to which nothing came through us."""
     return [one for one in servers if one.way is not Way.COMMAND and not is_seen(one, seen)]
 
@@ -503,7 +503,10 @@ def state_file(environment: Mapping[str, str]) -> Path:
 
 
 def keep_last(
-    client: str, servers: Sequence[Server], missing: Sequence[Server], seen: SeenTraffic
+    client: str,
+    servers: Sequence[ServerOfClient],
+    missing: Sequence[ServerOfClient],
+    seen: SeenTraffic,
 ) -> None:
     """Save the result of this run; ignore it if that fails."""
     with suppress(OSError, RuntimeError):

@@ -30,7 +30,7 @@ from mcp_tool_filter.rooms.forward.hosts import NamedHosts, are_same, is_address
 if TYPE_CHECKING:
     from mcp_tool_filter.core.engine.exchange import Exchange
     from mcp_tool_filter.core.process.proxy import Proxy
-    from mcp_tool_filter.core.sockets.connect import Via
+    from mcp_tool_filter.core.sockets.connect import ProxyHop
 
 _AUTHORITY = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 _MISDIRECTED = 421
@@ -49,7 +49,7 @@ class Sites:
         self.unread: dict[str, None] = {}
         """The other hosts that clients have contacted."""
         self._proxy = proxy
-        self._services: OrderedDict[tuple[Origin, Via | None], Service] = OrderedDict()
+        self._services: OrderedDict[tuple[Origin, ProxyHop | None], Service] = OrderedDict()
         """By origin and the proxy behind us."""
         self._hosts = NamedHosts()
         self._known: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class Sites:
         if len(self.unread) < MOST_URLS:
             self.unread[host] = None
 
-    def service_of(self, origin: Origin, head: RequestHead, via: Via | None = None) -> Service:
+    def service_of(self, origin: Origin, head: RequestHead, via: ProxyHop | None = None) -> Service:
         """Return the service for a request to a named host.
 
         Its endpoint is where the first message goes, so it gets its site only then: before, clients
@@ -97,7 +97,7 @@ class Sites:
         return service
 
     def _judge_first(
-        self, origin: Origin, via: Via | None, exchange: Exchange, go_on: GoOn
+        self, origin: Origin, via: ProxyHop | None, exchange: Exchange, go_on: GoOn
     ) -> None:
         """Open the site for the first message; whatever is none belongs to a login."""
         limits, body = exchange.service.listener.config.limits, exchange.body
@@ -113,11 +113,11 @@ class Sites:
         listener.is_forward = True
         return Service(listener, authority, proxy.effects, seats=proxy.crowd.seats)
 
-    def _site_of(self, origin: Origin, via: Via | None, target: str) -> Site:
+    def _site_of(self, origin: Origin, via: ProxyHop | None, target: str) -> Site:
         known = self._services.get((origin, via))
         return known if isinstance(known, Site) else self._open(origin, via, target)
 
-    def _open(self, origin: Origin, via: Via | None, target: str) -> Site:
+    def _open(self, origin: Origin, via: ProxyHop | None, target: str) -> Site:
         proxy = self._proxy
         listener = open_listener(upstream=origin.url, config=proxy.config, fetched=unlisted(target))
         listener.is_forward = True
@@ -141,7 +141,7 @@ class Sites:
         site.suspect = site.note_end_of_stream = nothing  # there are others
         return site
 
-    def _keep(self, key: tuple[Origin, Via | None], service: Service) -> None:
+    def _keep(self, key: tuple[Origin, ProxyHop | None], service: Service) -> None:
         """Keep a service in the place of the one before; forget the one that nobody has used for
         the longest time."""
         self._forget(self._services.pop(key, None))
@@ -167,7 +167,7 @@ class ForwardRoutes:
         tunnel: Address | None,
         *,
         open_tunnel: Callable[[Address, bytes], None] | None = None,
-        via: Callable[[str], Via | None] = lambda _host: None,
+        via: Callable[[str], ProxyHop | None] = lambda _host: None,
         admit: Callable[[RequestHead], None] = lambda _head: None,
         name: str | None = None,
     ) -> None:

@@ -34,7 +34,7 @@ _TOO_LONG = "It is too long to be compared here: mcp-tool-filter lock --check FI
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class UnapprovedTool:
     """A definition that is not approved."""
 
     name: str
@@ -69,9 +69,9 @@ class Approvals:
             found.append(_described(lock, one, is_short=is_short))
         return found
 
-    def _all(self) -> list[Waiting]:
+    def _all(self) -> list[UnapprovedTool]:
         found = {
-            Waiting(name, raw): None
+            UnapprovedTool(name, raw): None
             for policy in self._policies()
             for kind in (policy.kinds.start, *(kind for _, kind in policy.kinds))
             for name, raw in kind.locked
@@ -103,7 +103,7 @@ class Approvals:
         return {"problem": ""}
 
 
-def _with(lock: Lock, one: Waiting) -> Lock:
+def _with(lock: Lock, one: UnapprovedTool) -> Lock:
     definition = parse_json(one.raw)
     if problem := problem_in(one.name, definition):
         raise ValueError(problem)
@@ -111,7 +111,7 @@ def _with(lock: Lock, one: Waiting) -> Lock:
 
 
 @lru_cache(maxsize=2 * _MOST)  # the page asks every second
-def _described(lock: Lock, one: Waiting, *, is_short: bool) -> JsonObject:
+def _described(lock: Lock, one: UnapprovedTool, *, is_short: bool) -> JsonObject:
     before = {one.name: lock.tools[one.name]} if one.name in lock.tools else {}
     token, lines = "", [Line(2, (Piece(_TOO_LONG),))]
     if is_short and len(compact(before)) <= _LONGEST:

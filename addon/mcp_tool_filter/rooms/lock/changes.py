@@ -294,7 +294,7 @@ class Absent(Enum):
 ABSENT: Final = Absent.ABSENT
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     ADDED = "added"
     REMOVED = "removed"
     RENAMED = "renamed"
@@ -302,7 +302,7 @@ class Kind(StrEnum):
 
 
 class ToolChange(NamedTuple):
-    kind: Kind
+    kind: ChangeKind
     name: str
     was: str
     """Its approved name, if it is renamed; else the same."""
@@ -347,21 +347,21 @@ def compare(old: Lock, new: Lock) -> Changes:
     for name in sorted(old.tools.keys() | new.tools.keys()):
         twins[_look_of(name)].append(name)
 
-    def change(kind: Kind, name: str, was: str) -> ToolChange:
+    def change(kind: ChangeKind, name: str, was: str) -> ToolChange:
         before, after = old.tools.get(was), new.tools.get(name)
         found = []
         if name not in old.tools:
             alike = (one for one in twins[_look_of(name)][:_MOST_TWINS] if one not in (name, was))
             found = [Introduced("alike", visible(one)) for one in alike]
-        if kind is not Kind.REMOVED:
+        if kind is not ChangeKind.REMOVED:
             found += introduced(before, after, names, own=(name, was))
         return ToolChange(kind, name, was, before, after, tuple(found))
 
     tools = [
-        *(change(Kind.RENAMED, name, was) for name, was in renamed.items()),
-        *(change(Kind.ADDED, name, name) for name in fresh - renamed.keys()),
-        *(change(Kind.REMOVED, name, name) for name in gone - {*renamed.values()}),
-        *(change(Kind.CHANGED, one, one) for one, was in old.tools.items()
+        *(change(ChangeKind.RENAMED, name, was) for name, was in renamed.items()),
+        *(change(ChangeKind.ADDED, name, name) for name in fresh - renamed.keys()),
+        *(change(ChangeKind.REMOVED, name, name) for name in gone - {*renamed.values()}),
+        *(change(ChangeKind.CHANGED, one, one) for one, was in old.tools.items()
           if one in new.tools and new.tools[one] != was),
     ]  # fmt: skip
     return Changes(

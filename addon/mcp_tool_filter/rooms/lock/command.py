@@ -29,9 +29,9 @@ from mcp_tool_filter.core.process.start import refuse_start
 from mcp_tool_filter.rooms.lock.changes import (
     KINDS,
     Absent,
+    ChangeKind,
     Changes,
     Introduced,
-    Kind,
     ToolChange,
     compare,
     members_changed,
@@ -41,7 +41,7 @@ from mcp_tool_filter.rooms.lock.changes import (
 from mcp_tool_filter.rooms.lock.lock import (
     Json,
     Lock,
-    Number,
+    WrittenNumber,
     compact,
     escaped,
     parse_json,
@@ -177,7 +177,7 @@ def _check(typed: Given, path: str) -> int:
         print(f"{visible(path)}: no tool differs, {_content(new)}")
     else:
         kinds = [one.kind for one in changes.tools]
-        said = [f"{kinds.count(kind)} {kind}" for kind in Kind if kind in kinds]
+        said = [f"{kinds.count(kind)} {kind}" for kind in ChangeKind if kind in kinds]
         said += ["other instructions"] if changes.has_other_instructions else []
         said += ["another server"] if changes.is_other_server else []
         print(f"{visible(path)}: {', '.join(said)}")
@@ -230,7 +230,8 @@ def _as_json(changes: Changes) -> Json:
         "server": {"before": _server(old), "after": _server(new)},
         "instructions": said if changes.has_other_instructions else None,
         **{
-            kind: [_tool_as_json(one) for one in changes.tools if one.kind is kind] for kind in Kind
+            kind: [_tool_as_json(one) for one in changes.tools if one.kind is kind]
+            for kind in ChangeKind
         },
     }
 
@@ -312,12 +313,12 @@ class _Places:
         line = self._lines.get(f"    {compact(tool)}:".encode(), 1)
         place: Json = {
             "artifactLocation": {"uri": self._uri},
-            "region": {"startLine": Number(str(line))},
+            "region": {"startLine": WrittenNumber(str(line))},
         }
         known = sha256(f"{rule}\n{tool}\n{text}".encode("utf-8", "backslashreplace")).hexdigest()
         return {
             "ruleId": rule,
-            "ruleIndex": Number(str([*_RULES].index(rule))),
+            "ruleIndex": WrittenNumber(str([*_RULES].index(rule))),
             "level": "error" if rule.startswith(("introduces-", "server-")) else "warning",
             "message": {"text": text},
             "locations": [{"physicalLocation": place}],

@@ -50,7 +50,7 @@ _UNSEEN = (
 UNSEEN: Final = re.compile(f"[{_UNSEEN}]")
 
 
-class Number(NamedTuple):
+class WrittenNumber(NamedTuple):
     """A number as it was written. (A tuple, so that it equals no text.)"""
 
     text: str
@@ -73,7 +73,7 @@ class Doubled(dict[str, "Json"]):
         return True
 
 
-type Json = dict[str, Json] | list[Json] | str | Number | bool | None
+type Json = dict[str, Json] | list[Json] | str | WrittenNumber | bool | None
 
 
 class Lacks(StrEnum):
@@ -159,7 +159,7 @@ def _parse(raw: bytes) -> Lock:
     if not isinstance(whole, dict):
         raise ValueError("It is not a JSON object")
     _refuse_doubled(whole, "It")
-    if (version := whole.get("version")) != Number(str(VERSION)):
+    if (version := whole.get("version")) != WrittenNumber(str(VERSION)):
         said = f"version {compact(version)[:40]}" if "version" in whole else "no version"
         raise ValueError(f"It has {said}; this release reads version {VERSION}")
     if unknown := sorted(whole.keys() - _MEMBERS):
@@ -209,8 +209,8 @@ def parse_json(raw: bytes | str) -> Json:
     text = raw if isinstance(raw, str) else raw.decode("utf-8-sig")
     value: Json = json.loads(
         text,
-        parse_int=Number,
-        parse_float=Number,
+        parse_int=WrittenNumber,
+        parse_float=WrittenNumber,
         parse_constant=_refuse_constant,
         object_pairs_hook=_object,
     )
@@ -260,7 +260,7 @@ def _rendered(value: Json, newline: str) -> str:
     match value:
         case str():
             return UNSEEN.sub(lambda found: escaped(found[0]), encode_basestring(value))
-        case Number(text):
+        case WrittenNumber(text):
             return text
         case dict() if value:
             below = f"{newline}  " if newline else ""

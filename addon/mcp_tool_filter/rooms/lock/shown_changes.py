@@ -32,9 +32,9 @@ from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.rooms.lock.changes import (
     ABSENT,
     Absent,
+    ChangeKind,
     Changes,
     Introduced,
-    Kind,
     ToolChange,
     members_changed,
     visible,
@@ -99,12 +99,12 @@ def lines_of_tool(tool: ToolChange) -> Iterator[Line]:
     names = dict.fromkeys((tool.was, tool.name))  # one, unless it is renamed
     yield _line(0, Piece(f"{tool.kind}: {' -> '.join(map(_name, names))}", HEAD))
     yield from _introduced(tool.introduced)
-    if tool.kind is Kind.REMOVED:
+    if tool.kind is ChangeKind.REMOVED:
         return
-    before = {} if tool.kind is Kind.ADDED else tool.before
+    before = {} if tool.kind is ChangeKind.ADDED else tool.before
     members = list(members_changed(before, tool.after))
     for path, was, now in members[:_MOST_MEMBERS]:
-        if path != "name" or tool.kind is Kind.CHANGED:
+        if path != "name" or tool.kind is ChangeKind.CHANGED:
             yield _line(2, Piece(visible(path) or "the whole definition"))
             yield from _values(was, now, 4)
     if (more := len(members) - _MOST_MEMBERS) > 0:

@@ -130,7 +130,7 @@ class ToolFilter:
         refuse_other_mitmproxy()
         declare_options(loader)
         self._hooks = Hooks(ctx.master.addons, self)
-        self.proxy.room = self._room = connections.UpstreamRoom(self.proxy.crowd)
+        self.proxy.room = self._room = connections.UpstreamPlaces(self.proxy.crowd)
         self._flows = Flows(
             self._hooks, self.views, connections.Sockets(), self.proxy.budget.received
         )
@@ -281,7 +281,7 @@ class ToolFilter:
 
     def _holders(self) -> Iterator[Holder]:
         for layer in list(self._layers.values()):
-            yield connections.Holder(layer.context.client)
+            yield connections.HoldingClient(layer.context.client)
             yield from layer.holders()
 
     def _leave(self, why: str) -> None:

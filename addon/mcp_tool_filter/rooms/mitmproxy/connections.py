@@ -94,7 +94,7 @@ def read_large_pieces(data: ServerConnectionHookData) -> None:
         io.reader = cast("asyncio.StreamReader", _LargePieces(io.reader))
 
 
-class UpstreamRoom:
+class UpstreamPlaces:
     """The limit of the connections to upstreams: mitmproxy's, and those of our own fetches."""
 
     def __init__(self, crowd: Crowd) -> None:
@@ -174,7 +174,7 @@ async def close_client(client: Client) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class HoldingClient:
     """A client that may hold memory because it does not read."""
 
     client: Client
@@ -232,7 +232,7 @@ class Sockets:
 
     def is_slow(self, client: Client) -> bool:
         """Tell whether a client, or an upstream of its, has much to read that we have sent."""
-        return Holder(client).held_bytes > _MUCH_UNSENT
+        return HoldingClient(client).held_bytes > _MUCH_UNSENT
 
     def reset_when_closed(self, client: Client) -> None:
         """Make the connection end with a TCP reset: here a normal close would mean that the answer

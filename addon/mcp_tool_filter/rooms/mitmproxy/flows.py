@@ -157,7 +157,7 @@ class Picture:
         head = exchange.head
         hosts = [value for name, value in head.fields if name.lower() == b"host"]
         self.client_host = hosts[0].decode("latin-1") if len(hosts) == 1 else head.authority or ""
-        self._masks = Masks(flows.finder, flows.finder is not None and is_login(exchange))
+        self._masks = FlowMasks(flows.finder, flows.finder is not None and is_login(exchange))
         self.flow = http.HTTPFlow(context.client, context.server, live=True)
         if self._masks.hides:
             _masks[self.flow] = self._masks
@@ -211,7 +211,7 @@ class Picture:
         if seen != self._request:
             self._request = seen
             method, path, fields = seen
-            path = self._masks.show(path, Masks.PATH)
+            path = self._masks.show(path, FlowMasks.PATH)
             fields = self._with_clients_host(_unframed(self._masks.show_fields(fields)))
             exchange.change_head(method.decode("latin-1"), path.decode("latin-1"), fields)
         chosen = Address(request.host, request.port, request.scheme == "https")
@@ -239,7 +239,7 @@ class Picture:
         content = self.flow.request.data.content
         exchange = self.exchange
         if content != self._hide_body(exchange.body):
-            exchange.body = self._masks.show(content or b"", Masks.BODY)
+            exchange.body = self._masks.show(content or b"", FlowMasks.BODY)
         if self.flow.response is not None:
             self._made_by_script()
 
@@ -318,7 +318,7 @@ class Picture:
 
     def _adopt_whole(self, response: http.Response) -> None:
         """Take over an answer; it is judged again."""
-        body = self._masks.show(response.raw_content or b"", Masks.ANSWER)
+        body = self._masks.show(response.raw_content or b"", FlowMasks.ANSWER)
         self.exchange.change_answer(
             response.status_code, response.data.reason, self._fields_in(response), body
         )
@@ -389,9 +389,9 @@ def shown_request(flow: http.HTTPFlow) -> tuple[bytes, Fields, bytes]:
     data = flow.request.data
     masks = _masks.get(flow, _NO_MASKS)
     return (
-        masks.show(data.path, Masks.PATH),
+        masks.show(data.path, FlowMasks.PATH),
         masks.show_fields(data.headers.fields),
-        masks.show(data.content or b"", Masks.BODY),
+        masks.show(data.content or b"", FlowMasks.BODY),
     )
 
 
@@ -425,7 +425,7 @@ def _through(stream: Callable[[bytes], Iterable[bytes] | bytes], content: bytes)
     return b"".join(one if isinstance(one, bytes) else b"".join(one) for one in made)
 
 
-_masks: WeakKeyDictionary[Flow, Masks] = WeakKeyDictionary()
+_masks: WeakKeyDictionary[Flow, FlowMasks] = WeakKeyDictionary()
 """Kept for the case that the user replays a flow."""
 _WITH_SECRETS = frozenset({"requestheaders", "request", "response"})
 _LAST = frozenset({"answered", "error"})
@@ -466,7 +466,7 @@ def is_login(exchange: Exchange) -> bool:
     return not listener.takes_headers(head.target) and listener.logins.has(head.method, head.target)
 
 
-class Masks:
+class FlowMasks:
     """The masks of one flow."""
 
     PATH: ClassVar = b":path"
@@ -571,4 +571,4 @@ class Masks:
         return tuple([(name, self.show(value, side + name.lower())) for name, value in fields])
 
 
-_NO_MASKS = Masks(None)
+_NO_MASKS = FlowMasks(None)

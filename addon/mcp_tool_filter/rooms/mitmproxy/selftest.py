@@ -232,7 +232,7 @@ def refuse_other_mitmproxy() -> None:
 
 
 def _problem_in(probe: Probe) -> str | None:
-    run = Run(probe)
+    run = ProbeRun(probe)
     run.play()
     got, sent = bytes(run.to_client), bytes(run.to_upstream)
     for wanted, refused, where, data in (
@@ -248,7 +248,7 @@ def _problem_in(probe: Probe) -> str | None:
     return None
 
 
-class Run:
+class ProbeRun:
     """Plays one probe."""
 
     def __init__(self, probe: Probe) -> None:

@@ -318,7 +318,7 @@ def _add_page(master: Master, dashboard: Dashboard) -> None:
                 return text
             return text.replace(b"</head>", _OUR_STYLE, 1).replace(b"<body>", _OUR_LINK, 1)
 
-    class Page(RequestHandler):
+    class ToolFilterPage(RequestHandler):
         def auth_fail(self, invalid_password: bool) -> None:
             self.set_header("Content-Type", "text/html; charset=UTF-8")
             self.write(_NO_TOKEN)
@@ -350,5 +350,5 @@ def _add_page(master: Master, dashboard: Dashboard) -> None:
             self.set_header("Content-Type", answer.content_type)
             self.write(answer.body)
 
-    pages = [(r"/", Index), (r"/mcp/page\.css", Style), (r"/mcp(?:/[^/]*)?", Page)]
+    pages = [(r"/", Index), (r"/mcp/page\.css", Style), (r"/mcp(?:/[^/]*)?", ToolFilterPage)]
     app.add_handlers(r".*", pages)

@@ -298,7 +298,7 @@ type ApplyPatterns = Callable[[list[str], list[str]], str]
 """Sets the deny patterns and their exceptions; returns the problem with them, or an empty text."""
 
 
-class Savings(Protocol):
+class SavesPatterns(Protocol):
     """Saves patterns in the file that the settings are from."""
 
     @property
@@ -320,7 +320,7 @@ class Switches:
         snapshots: Callable[[], Sequence[Snapshot]],
         edit: ApplyPatterns,
         *,
-        savings: Savings | None = None,
+        savings: SavesPatterns | None = None,
         policies: Callable[[], Sequence[PolicyInForce]] = tuple,
         adopt: Callable[[Config], None] = lambda _config: None,
         server: str = "",

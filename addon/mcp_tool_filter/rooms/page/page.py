@@ -12,7 +12,7 @@ from mcp_tool_filter.core.process.plugs import Plug
 from mcp_tool_filter.rooms.page.dashboard import (
     Dashboard,
     Overview,
-    Savings,
+    SavesPatterns,
     Switches,
     dashboard_server,
 )
@@ -66,7 +66,7 @@ class LivePage(Plug):
                 lambda: proxy.config,
                 lambda: [site.listener.snapshot for site in proxy.sites.values()],
                 proxy.around.edit_deny,
-                savings=cast("Savings | None", proxy.around.savings),
+                savings=cast("SavesPatterns | None", proxy.around.savings),
                 policies=lambda: [site.listener.policy for site in proxy.sites.values()],
                 adopt=proxy.adopt,
                 server="" if proxy is self.proxy else next(iter(proxy.sites)),

@@ -50,9 +50,9 @@ from mcp_tool_filter.rooms.recordings.recorded_upstream import (
 )
 from mcp_tool_filter.rooms.recordings.transcript import (
     Judgement,
+    RecordedTurn,
     Reported,
     Transcript,
-    Turn,
 )
 from mcp_tool_filter.rooms.stdio.in_process import InnerClient
 
@@ -288,9 +288,9 @@ class _ReplayedFlow(InnerClient):
         if said.ended is not None:
             yield _Step(max(at, said.ended), self._number, partial(self._finish, said))
 
-    def turn(self) -> Turn:
+    def turn(self) -> RecordedTurn:
         flow, answer = self.recorded, self.answer
-        return Turn(
+        return RecordedTurn(
             head=flow.head,
             asked=flow.body,
             reached=self._reached,

@@ -65,7 +65,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class RecordedTurn:
     """One HTTP request and its answer, on both sides of the filter."""
 
     head: Head
@@ -115,7 +115,7 @@ class Transcript:
     snapshot: Snapshot
     pages: tuple[bytes, ...]
     """The upstream's tool list, as fetched at start."""
-    turns: tuple[Turn, ...]
+    turns: tuple[RecordedTurn, ...]
 
     @property
     def calls(self) -> list[Call]:
@@ -148,7 +148,7 @@ class Transcript:
         return "\n".join(line for turn in self.turns for line in _turn_lines(turn)) + "\n"
 
 
-def _turn_lines(turn: Turn) -> Iterator[str]:
+def _turn_lines(turn: RecordedTurn) -> Iterator[str]:
     yield f"{turn.head.method} {turn.head.target}"
     yield from _labelled("client says    ", turn.asked)
     if turn.reached is None:
@@ -174,7 +174,7 @@ def _labelled(label: str, body: bytes) -> Iterator[str]:
             yield f"{label} {line}"
 
 
-def _calls_in(turn: Turn) -> Iterator[Call]:
+def _calls_in(turn: RecordedTurn) -> Iterator[Call]:
     reached = [one.place.raw for one in _calls(turn.reached or b"")]
     for one in _calls(turn.asked):
         passes = one.place.raw in reached
@@ -224,7 +224,7 @@ def find_changes(transcript: Transcript) -> Iterator[str]:
             yield f"{where}: the client did not get the answer that the upstream sent"
 
 
-def _kept_request(turn: Turn) -> bool:
+def _kept_request(turn: RecordedTurn) -> bool:
     if turn.reached is None or turn.reached == turn.asked:
         return True
     asked, reached = read(turn.asked), read(turn.reached)
@@ -234,7 +234,7 @@ def _kept_request(turn: Turn) -> bool:
     return all(one.place.raw in sent for one in singles(reached))
 
 
-def _kept_answer(turn: Turn) -> bool:
+def _kept_answer(turn: RecordedTurn) -> bool:
     if turn.reached is None or turn.said == turn.heard:
         return True
     if any(one.why is Why.INVALID for one in turn.judgements):
@@ -244,7 +244,7 @@ def _kept_answer(turn: Turn) -> bool:
     return said == [part for part in heard if part in said or not _is_ours(part)]
 
 
-def _parts(body: bytes, turn: Turn) -> list[bytes]:
+def _parts(body: bytes, turn: RecordedTurn) -> list[bytes]:
     """Split an answer into the parts that are judged separately: events, messages, or all of it."""
     if turn.is_stream:
         events = [one for one in EventParser().feed(body) if isinstance(one, Event)]

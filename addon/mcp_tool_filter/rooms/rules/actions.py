@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ActionKind:
     """What an action of a rules file may be."""
 
     means: str
@@ -94,7 +94,7 @@ class Action:
     """What a rule does with a message that it matches."""
 
     name: str
-    kind: Kind
+    kind: ActionKind
     args: tuple[Any, ...]
     names: frozenset[str]
     """The variables in its templates."""
@@ -438,7 +438,7 @@ def _only(form: Form[Any]) -> Form[tuple[Any, ...]]:
     return form.made(_values)
 
 
-def _action(name: str, kind: Kind) -> Form[Action]:
+def _action(name: str, kind: ActionKind) -> Form[Action]:
     def make(args: tuple[Any, ...]) -> Action:
         names = (one.names for one in templates_in(args))
         return Action(name, kind, args, frozenset[str]().union(*names))
@@ -462,7 +462,7 @@ _OPERATION = Form(
 _OPERATIONS = forms.listed(_OPERATION, "a list of operations")
 _FUNCTION = Form({"type": "string", "description": "module:function"}, _read_function)
 _MERGE_PATCH = Form({"type": "object"}, _read_merge_patch)
-_ALLOW = Kind(
+_ALLOW = ActionKind(
     "The message goes on, and no later rule is evaluated.",
     "true",
     Form({"enum": [None, True, {}]}, _read_allow),
@@ -522,21 +522,21 @@ _LINE = _members({"message": forms.TEMPLATE, "level": (forms.one_of(*LEVELS), "i
 _COUNTER = _members({"name": forms.filled(), "value": (_COUNTED, Template(("1",)))})
 
 _TRANSFORMS = {
-    "merge_patch": Kind(
+    "merge_patch": ActionKind(
         "Changes the params or the result by a JSON merge patch (RFC 7396).",
         "{arguments: {dry_run: true}}",
         _only(_MERGE_PATCH),
         _merge,
         changes=True,
     ),
-    "json_patch": Kind(
+    "json_patch": ActionKind(
         "Changes the params or the result by a JSON patch (RFC 6902).",
         "[{op: replace, path: /arguments/branch, value: draft}]",
         _only(_OPERATIONS),
         _patch,
         changes=True,
     ),
-    "python": Kind(
+    "python": ActionKind(
         "Calls a function with the message, a dict; it returns the changed message, or None.",
         "my_rules:mask",
         _only(_FUNCTION),
@@ -544,29 +544,29 @@ _TRANSFORMS = {
         _call,
     ),
 }
-_KINDS: dict[str, Kind | dict[str, Kind]] = {
+_KINDS: dict[str, ActionKind | dict[str, ActionKind]] = {
     "allow": _ALLOW,
-    "block": Kind(
+    "block": ActionKind(
         "Refuses the message with this reason (error -32001).",
         "This tool is for people only",
         _only(forms.TEMPLATE),
         _block,
         ends=True,
     ),
-    "inject_error": Kind(
+    "inject_error": ActionKind(
         "Refuses the message with this error.",
         "{code: -32602, message: 'Give a ticket', data: {rule: '${rule}'}}",
         _ERROR,
         _inject_error,
         ends=True,
     ),
-    "delay": Kind(
+    "delay": ActionKind(
         "Holds the message for this time, at most 10 minutes.",
         "2s",
         _only(forms.duration(most=LONGEST_DELAY)),
         _delay,
     ),
-    "set_param": Kind(
+    "set_param": ActionKind(
         "Sets a field of the params.",
         "{field: arguments.dry_run, value: true}",
         _FIELD_AND_VALUE,
@@ -574,7 +574,7 @@ _KINDS: dict[str, Kind | dict[str, Kind]] = {
         part="params",
         changes=True,
     ),
-    "remove_param": Kind(
+    "remove_param": ActionKind(
         "Removes a field of the params.",
         "arguments.force",
         _only(forms.FIELD),
@@ -582,7 +582,7 @@ _KINDS: dict[str, Kind | dict[str, Kind]] = {
         part="params",
         changes=True,
     ),
-    "set_result": Kind(
+    "set_result": ActionKind(
         "Sets a field of the result.",
         "{field: 'content[*].text', value: hidden}",
         _FIELD_AND_VALUE,
@@ -591,7 +591,7 @@ _KINDS: dict[str, Kind | dict[str, Kind]] = {
         changes=True,
     ),
     "transform": _TRANSFORMS,
-    "redact": Kind(
+    "redact": ActionKind(
         "Replaces what the pattern matches: in one field, or in all texts of params, result or"
         " error.",
         "{pattern: 'sk-[A-Za-z0-9]+', with: '***'}",
@@ -599,28 +599,28 @@ _KINDS: dict[str, Kind | dict[str, Kind]] = {
         _redact,
         changes=True,
     ),
-    "log": Kind(
+    "log": ActionKind(
         "Writes a line to the log and to the audit log.",
         "{level: warn, message: '${tool} was called'}",
         _LINE,
         _log,
         tells=True,
     ),
-    "metric": Kind(
+    "metric": ActionKind(
         "Increases the counter of this name, by 1 if there is no value.",
         "{name: calls_of_push, value: 1}",
         _COUNTER,
         _measure,
         tells=True,
     ),
-    "webhook": Kind(
+    "webhook": ActionKind(
         "Posts a JSON object to the URL, and never delays the message.",
         "{url: 'https://hooks.example/mcp', include_message: false, timeout: 5s}",
         _HOOK,
         _send_webhook,
         tells=True,
     ),
-    "run_script": Kind(
+    "run_script": ActionKind(
         "Runs a program with the message on its stdin; with decides, its exit status lets the"
         " message pass (0) or blocks it (1).",
         "{path: ./check.sh, args: ['${tool}'], timeout: 5s, decides: true}",
@@ -628,7 +628,7 @@ _KINDS: dict[str, Kind | dict[str, Kind]] = {
         _obey_script,
         _script,
     ),
-    "fork": Kind(
+    "fork": ActionKind(
         "Sends copies of the request to the upstream, or to another URL; their answers are"
         " dropped.",
         "{copies: 1, to: 'https://canary.example/mcp'}",
@@ -636,7 +636,7 @@ _KINDS: dict[str, Kind | dict[str, Kind]] = {
         _fork,
         part="params",
     ),
-    "cache": Kind(
+    "cache": ActionKind(
         "Answers with the result that is stored for this key, or stores the upstream's result.",
         "{key: '${tool}:${params_hash}', ttl: 5m, max_entries: 1000}",
         _STORED,
@@ -644,7 +644,7 @@ _KINDS: dict[str, Kind | dict[str, Kind]] = {
         part="params",
         is_for=_may_be_cached,
     ),
-    "rate_limit": Kind(
+    "rate_limit": ActionKind(
         "Refuses a message that is over the limit for this key in the sliding window.",
         "{key: '${credential}', limit: 10, window: 1m}",
         _RATE,
@@ -655,9 +655,9 @@ _KINDS: dict[str, Kind | dict[str, Kind]] = {
 """What an action may be: what it means, how a file writes it, and what it does."""
 
 
-def _term_of(name: str, kind: Kind | dict[str, Kind]) -> Term[Action]:
+def _term_of(name: str, kind: ActionKind | dict[str, ActionKind]) -> Term[Action]:
     """Return the term of an action, or of one that has several kinds, of which it names one."""
-    if isinstance(kind, Kind):
+    if isinstance(kind, ActionKind):
         return Term(kind.means, kind.example, _action(name, kind))
     inner = {key: _term_of(name, one) for key, one in kind.items()}
     expected = f"one of {', '.join(kind)}"
@@ -688,7 +688,7 @@ ACTION = Form({"$ref": "#/$defs/action"}, _read_action)
 def described() -> Iterator[tuple[str, str, str]]:
     """Yield the name, the meaning and an example of each action; transform has several."""
     for name, kind in _KINDS.items():
-        if isinstance(kind, Kind):
+        if isinstance(kind, ActionKind):
             yield name, kind.means, kind.example
         else:
             for key, one in kind.items():

@@ -32,7 +32,7 @@ _LONG = 64 * 1024  # characters, or
 _MANY = 64  # values, on which one condition may work for a while
 
 
-class Reads(IntEnum):
+class DependsOn(IntEnum):
     """What a condition depends on; each includes those before it."""
 
     METHOD = 0
@@ -47,7 +47,7 @@ class Condition:
     test: Callable[..., bool]
     """Gets the message, the time and ``args``."""
     args: tuple[Any, ...]
-    reads: Reads = Reads.MESSAGE
+    reads: DependsOn = DependsOn.MESSAGE
     parts: frozenset[str] = frozenset()
     """What it refers to: ``params`` is a request, or the one that a response answers;
     ``result`` is a response."""
@@ -167,7 +167,7 @@ def _does_not_hold(subject: Subject, now: float, condition: Condition) -> bool:
 
 def _several(test: Callable[..., bool], conditions: Iterable[Condition]) -> Condition:
     ordered = in_order(conditions)
-    reads = max((one.reads for one in ordered), default=Reads.METHOD)
+    reads = max((one.reads for one in ordered), default=DependsOn.METHOD)
     parts = frozenset[str]().union(*(one.parts for one in ordered))
     return Condition(test, ordered, reads, parts)
 
@@ -205,10 +205,10 @@ def _read_labelled(spot: Spot) -> Condition:
 
 
 def _on_name(
-    reads: Reads, form: Form[Any], test: Callable[..., bool], *given: object
+    reads: DependsOn, form: Form[Any], test: Callable[..., bool], *given: object
 ) -> Form[Condition]:
     def make(wanted: object) -> Condition:
-        args = reads is Reads.TOOL, *given, wanted
+        args = reads is DependsOn.TOOL, *given, wanted
         return Condition(test, args, reads, frozenset({"params"}))
 
     return form.made(make)
@@ -261,42 +261,42 @@ CONDITIONS: dict[str, Term[Condition]] = {
     "method_equals": Term(
         "The message has this method; a response, the method of its request.",
         "tools/call",
-        _on_name(Reads.METHOD, _NAME, _name_fits, _is_in),
+        _on_name(DependsOn.METHOD, _NAME, _name_fits, _is_in),
     ),
     "method_starts_with": Term(
         "The method begins with this text.",
         "tools/",
-        _on_name(Reads.METHOD, forms.TEXT, _name_fits, str.startswith),
+        _on_name(DependsOn.METHOD, forms.TEXT, _name_fits, str.startswith),
     ),
     "method_ends_with": Term(
         "The method ends with this text.",
         "/list",
-        _on_name(Reads.METHOD, forms.TEXT, _name_fits, str.endswith),
+        _on_name(DependsOn.METHOD, forms.TEXT, _name_fits, str.endswith),
     ),
     "method_matches": Term(
         "The pattern is found in the method.",
         "^(tools|prompts)/",
-        _on_name(Reads.METHOD, forms.PATTERN, _name_matches),
+        _on_name(DependsOn.METHOD, forms.PATTERN, _name_matches),
     ),
     "method_in": Term(
         "The method is one of these.",
         "[tools/call, resources/read]",
-        _on_name(Reads.METHOD, _NAMES, _name_fits, _is_in),
+        _on_name(DependsOn.METHOD, _NAMES, _name_fits, _is_in),
     ),
     "tool_equals": Term(
         "The message calls this tool.",
         "delete_file",
-        _on_name(Reads.TOOL, _NAME, _name_fits, _is_in),
+        _on_name(DependsOn.TOOL, _NAME, _name_fits, _is_in),
     ),
     "tool_in": Term(
         "The message calls one of these tools.",
         "[delete_file, move_file]",
-        _on_name(Reads.TOOL, _NAMES, _name_fits, _is_in),
+        _on_name(DependsOn.TOOL, _NAMES, _name_fits, _is_in),
     ),
     "tool_matches": Term(
         "The message calls a tool, and the pattern is found in the tool's name.",
         "^(delete|drop)_",
-        _on_name(Reads.TOOL, forms.PATTERN, _name_matches),
+        _on_name(DependsOn.TOOL, forms.PATTERN, _name_matches),
     ),
     "param_exists": Term(
         "This field of the params exists, even as null.",

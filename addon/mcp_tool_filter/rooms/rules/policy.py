@@ -27,7 +27,7 @@ from mcp_tool_filter.rooms.rules.actions import ACTION, Action
 from mcp_tool_filter.rooms.rules.conditions import (
     LABELLED,
     Condition,
-    Reads,
+    DependsOn,
     field_matches,
     is_one_of,
 )
@@ -225,7 +225,7 @@ class RuleIndex:
         chosen = []
         for order, rule in enumerate(self.rules):
             conditions = rule.conditions
-            static = [one for one in conditions if one.reads < Reads.MESSAGE]
+            static = [one for one in conditions if one.reads < DependsOn.MESSAGE]
             try:
                 holds = all(one.holds(subject, 0.0) for one in static)
             except PatternGivenUp:  # the rule will fail when its turn comes

@@ -33,7 +33,7 @@ from mcp_tool_filter.core.messages.messages import (
     singles,
 )
 from mcp_tool_filter.core.messages.sse import render_event
-from mcp_tool_filter.core.process.site import Command, Connect
+from mcp_tool_filter.core.process.site import Connect, ServedCommand
 from mcp_tool_filter.core.sockets.server import ServedRequest, ServedResponse
 from mcp_tool_filter.core.upstream.fetch import fetch_from
 from mcp_tool_filter.core.upstream.search import Found
@@ -340,7 +340,7 @@ class BridgedCommand:
 
     def attach_to(self, proxy: Proxy) -> None:
         """Let a proxy ask the command, and name it."""
-        proxy.command = Command(
+        proxy.command = ServedCommand(
             self.bridge.answer,
             shown_command(self.words),
             self._connect,

@@ -59,7 +59,7 @@ from mcp_tool_filter.core.upstream.clients import (
     EVENTS,
     JSON_BODY,
     JSON_OR_EVENTS,
-    LegacyStream,
+    OwnLegacyStream,
     Poster,
     read_away,
 )
@@ -548,7 +548,7 @@ class _Place:
         await asyncio.sleep(delay)
 
 
-class LegacyUpstream(LegacyStream):
+class LegacyUpstream(OwnLegacyStream):
     """HTTP+SSE: a GET stream with all answers, and a path to post to, which it names."""
 
     def __init__(self, http: HttpClient, path: str, pipe: Pipe, limits: Limits) -> None:

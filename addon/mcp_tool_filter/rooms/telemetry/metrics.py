@@ -61,7 +61,7 @@ type State = Callable[[], Mapping[str, float | Mapping[str, float]]]
 answered."""
 
 
-class Names:
+class SeriesNames:
     """Names that are series of their own; those that clients make up crowd out no others."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Metrics:
             why = "Install it: pip install 'mcp-tool-filter[metrics]'"
             raise StartError("--metrics-port needs prometheus_client", why=why) from None
         self.state = state
-        self._names: dict[str, Names] = defaultdict(Names)
+        self._names: dict[str, SeriesNames] = defaultdict(SeriesNames)
         self.registry = registry = CollectorRegistry()
         more = self._more = (_SERVER,) if names_servers else ()
         self._counters = {

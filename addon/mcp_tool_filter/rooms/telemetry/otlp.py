@@ -25,7 +25,7 @@ from mcp_tool_filter import __version__
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.rooms.audit.entry import Entry, is_refused, method_of, render
-from mcp_tool_filter.rooms.telemetry.metrics import Names
+from mcp_tool_filter.rooms.telemetry.metrics import SeriesNames
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -187,7 +187,7 @@ class Otlp:
         """An ``exporter`` gets the spans; then there are neither metrics nor logs."""
         self._clock = clock
         self._failures = Failures()
-        self._names: dict[str, Names] = defaultdict(Names)
+        self._names: dict[str, SeriesNames] = defaultdict(SeriesNames)
         self._sessions: dict[int, _Seen] = {}
         self._ended: deque[int] = deque()
         self._providers: list[Any] = []
