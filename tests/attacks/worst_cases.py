@@ -24,7 +24,7 @@ from mcp_tool_filter.core.messages.limits import MOST_IN_BATCH, Limits
 from mcp_tool_filter.core.messages.tools import parse_listing, shows_tool
 from mcp_tool_filter.core.policy.config import AllowedHosts
 from mcp_tool_filter.core.policy.effects import at_once
-from mcp_tool_filter.core.policy.situation import Client, Exchange
+from mcp_tool_filter.core.policy.situation import Client, RpcExchange
 from mcp_tool_filter.core.policy.tool_filter import decide_in_steps
 from mcp_tool_filter.core.upstream.replies import messages_in
 from mcp_tool_filter.rooms.audit.entries import OpenRequest
@@ -148,7 +148,7 @@ def cancel_audited(raw: bytes) -> None:
     kept: OpenRequests[OpenRequest] = OpenRequests()
     client = Client()
     for number, _ in enumerate(raw):
-        exchange = Exchange("tools/call", str(number), "read")
+        exchange = RpcExchange("tools/call", str(number), "read")
         key = key_of(client, str(number))
         kept.add(OpenRequest(exchange, {"v": 1, "time": ""}, 0.0, None, client, key))
     for _ in raw:

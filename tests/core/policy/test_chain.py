@@ -15,7 +15,7 @@ from mcp_tool_filter.core.policy.chain import (
     join_from_upstream,
     keep_space,
 )
-from mcp_tool_filter.core.policy.situation import Exchange, Situation
+from mcp_tool_filter.core.policy.situation import RpcExchange, Situation
 from mcp_tool_filter.core.policy.tool_filter import Envelope
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from tests.make import (
@@ -45,7 +45,7 @@ def ask(raw: bytes) -> Verdict:
 
 def hear(raw: bytes, asked: str | None = None) -> Verdict:
     parsed = parse_message(raw)
-    situation = replace(KNOWN, exchange=Exchange(asked) if asked else None)
+    situation = replace(KNOWN, exchange=RpcExchange(asked) if asked else None)
     members = parsed.members if isinstance(parsed, Batch) else [parsed]
     verdicts: list[Verdict] = [at_once(decide_from_upstream(one, situation)) for one in members]
     if isinstance(parsed, Batch):

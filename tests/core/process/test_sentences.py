@@ -9,7 +9,7 @@ import pytest
 
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
 from mcp_tool_filter.core.messages.messages import Response, parse_message
-from mcp_tool_filter.core.policy.situation import Client, Direction, Exchange, Session
+from mcp_tool_filter.core.policy.situation import Client, Direction, RpcExchange, Session
 from mcp_tool_filter.core.policy.snapshot import Snapshot, take_snapshot
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.core.process.sentences import (
@@ -43,7 +43,7 @@ def test_a_text_is_logged_once_with_its_values(caplog: pytest.LogCaptureFixture)
 
 
 def judged(verdict: Verdict, client: Client | None = None) -> Judged:
-    exchange = Exchange("tools/list", capabilities='{"roots":{}}')
+    exchange = RpcExchange("tools/list", capabilities='{"roots":{}}')
     return Judged(Direction.FROM_UPSTREAM, None, verdict, client or Client(), NO_TOOLS, exchange)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
-from mcp_tool_filter.core.policy.situation import Client, Direction, Exchange
+from mcp_tool_filter.core.policy.situation import Client, Direction, RpcExchange
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.core.process.sentences import describe, hider_of
 from mcp_tool_filter.core.process.statistics import Statistics
@@ -13,7 +13,7 @@ SNAPSHOT = snapshot("read", "rm_rf", "rm_all", deny="^rm")
 
 
 def judged(verdict: Verdict, tool: str | None) -> Judged:
-    exchange = Exchange("tools/call", "1", tool) if tool else None
+    exchange = RpcExchange("tools/call", "1", tool) if tool else None
     return Judged(Direction.FROM_CLIENT, None, verdict, Client(), SNAPSHOT, exchange)
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from mcp_tool_filter.core.policy.effects import begin
-from mcp_tool_filter.core.policy.situation import Client, Direction, Exchange, Session, Situation
+from mcp_tool_filter.core.policy.situation import Client, Direction, RpcExchange, Session, Situation
 from mcp_tool_filter.core.policy.snapshot import take_snapshot
 from mcp_tool_filter.core.policy.verdict import VERDICTS, Drop, Forward, Reply, Verdict
 from mcp_tool_filter.rooms.rules.link import RulesLink
@@ -47,7 +47,7 @@ def link(policy: Policy) -> tuple[Decide, Decide]:
     client = Client(session=Session(id="s"))
 
     def decide(direction: Direction, text: str) -> Verdict:
-        asked = Exchange("tools/call", "1")
+        asked = RpcExchange("tools/call", "1")
         situation = Situation(take_snapshot([]), direction, client, asked)
         decision = begin(rules_link.decide(single(text), situation))
         assert isinstance(decision, VERDICTS)

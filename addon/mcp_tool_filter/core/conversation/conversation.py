@@ -107,7 +107,7 @@ from mcp_tool_filter.core.policy.effects import (
     together,
     waits,
 )
-from mcp_tool_filter.core.policy.situation import Client, Direction, Exchange, Situation, Via
+from mcp_tool_filter.core.policy.situation import Client, Direction, RpcExchange, Situation, Via
 from mcp_tool_filter.core.policy.snapshot import Snapshot, Standing, UnlistedTools
 from mcp_tool_filter.core.policy.tool_filter import (
     decide_in_steps,
@@ -167,10 +167,10 @@ class Exchanges:
     lists: int = 0
     """How many of them ask for a tool list."""
     _size: int = 0
-    _waiting: dict[str, Exchange] = field(default_factory=dict)
+    _waiting: dict[str, RpcExchange] = field(default_factory=dict)
     """The oldest comes first."""
 
-    def open(self, exchange: Exchange) -> None:
+    def open(self, exchange: RpcExchange) -> None:
         """Remember a forwarded request; forget the oldest ones if there are too many."""
         id, waiting = exchange.id, self._waiting
         if id is None:
@@ -186,7 +186,7 @@ class Exchanges:
         while len(waiting) > self.most or self._size > self.most_bytes:
             self._forget(next(iter(waiting)))
 
-    def _doubt_lists(self, new: Exchange) -> None:
+    def _doubt_lists(self, new: RpcExchange) -> None:
         """Learn from no list if several are asked for at once, unless all are the same.
 
         Under one id, an answer may be taken for that of another request.
@@ -196,7 +196,7 @@ class Exchanges:
             for one in asked:
                 one.is_unusual = True
 
-    def is_taken(self, exchange: Exchange) -> bool:
+    def is_taken(self, exchange: RpcExchange) -> bool:
         """Tell whether this id belongs to another open request that rules want to see with its
         response.
 
@@ -209,13 +209,13 @@ class Exchanges:
             return False
         return exchange.request is None or before.request.place.raw != exchange.request.place.raw
 
-    def answered_by(self, message: Message) -> Exchange | None:
+    def answered_by(self, message: Message) -> RpcExchange | None:
         """Return the exchange that a response answers, if we know it."""
         if isinstance(message, Response) and (id := message.id) is not None:
             return self._waiting.get(id if id.isdigit() else id_value(id))
         return None
 
-    def close(self, exchange: Exchange) -> None:
+    def close(self, exchange: RpcExchange) -> None:
         """Forget an answered request, unless another one uses its id by now."""
         if self._waiting.get(exchange.key) is exchange:
             self._forget(exchange.key)
@@ -249,7 +249,7 @@ class Exchanges:
         self._size = self.lists = 0
         return ids
 
-    def _forget(self, value: str) -> Exchange | None:
+    def _forget(self, value: str) -> RpcExchange | None:
         exchange = self._waiting.pop(value, None)
         if exchange is not None:
             self._size -= _size_of(exchange)
@@ -275,10 +275,10 @@ class Conversation:
         """The kind of asker that the client is, unless a message declares its own capabilities."""
         return self.policy.kinds.of(self.client)
 
-    def _kind_of(self, exchange: Exchange | None) -> Kind:
+    def _kind_of(self, exchange: RpcExchange | None) -> Kind:
         return self.policy.kinds.of(self.client, exchange)
 
-    def _snapshot_for(self, message: Single, kind: Kind, asked: Exchange | None) -> Snapshot:
+    def _snapshot_for(self, message: Single, kind: Kind, asked: RpcExchange | None) -> Snapshot:
         """Return the snapshot to judge an answer by; pin new tools in its list if that is
         configured, unless it answers another request: that may be another list."""
         if kind.is_settled:
@@ -433,7 +433,7 @@ class Conversation:
         self.policy.held.add(self.client, exchange)
         return self._held(decision, exchange)
 
-    def _held(self, decision: Deciding[Verdict], exchange: Exchange) -> Deciding[Verdict]:
+    def _held(self, decision: Deciding[Verdict], exchange: RpcExchange) -> Deciding[Verdict]:
         try:
             return (yield from decision)
         except BaseException:  # nobody settles it
@@ -662,7 +662,7 @@ class Conversation:
         else:
             self.exchanges.open(exchange)
 
-    def _cancelled(self, exchange: Exchange) -> Verdict:
+    def _cancelled(self, exchange: RpcExchange) -> Verdict:
         """Return the verdict on a request that was cancelled in time, or on its cancellation."""
         reason = Reason(Why.CANCELLED, detail="cancelled while it waited")
         if exchange.id is None or self.client.via is not Via.HTTP:  # nobody waits for an answer
@@ -762,7 +762,7 @@ class Conversation:
         return self._decided_for_members(batch, judged, verdicts)
 
     def _decide_in_steps(
-        self, message: Single, judged: Judged, listing: Listing, asked: Exchange
+        self, message: Single, judged: Judged, listing: Listing, asked: RpcExchange
     ) -> Deciding[Verdict]:
         """Decide on a list in steps; the rules then see what the client would get."""
         verdict = yield from self._filter_in_steps(judged, listing, asked)
@@ -772,7 +772,7 @@ class Conversation:
         return self._by_policy_now(judged, (yield from decision))
 
     def _filter_in_steps(
-        self, judged: Judged, listing: Listing, asked: Exchange
+        self, judged: Judged, listing: Listing, asked: RpcExchange
     ) -> Deciding[Verdict]:
         policy = self.policy
         while True:
@@ -909,7 +909,9 @@ class Conversation:
             judged.snapshot = kind.snapshot
         return verdict
 
-    def _learn(self, message: Response, asked: Exchange, kind: Kind | None, judged: Judged) -> None:
+    def _learn(
+        self, message: Response, asked: RpcExchange, kind: Kind | None, judged: Judged
+    ) -> None:
         """Keep what an answer says about its session and about the tools of its kind of asker.
 
         Warn if the server's instructions are not those that the lock has.
@@ -996,17 +998,17 @@ def _is_plain(name: str) -> bool:
     return name.isprintable() and " " not in name and is_normalized("NFKC", name)
 
 
-def _size_of(exchange: Exchange) -> int:
+def _size_of(exchange: RpcExchange) -> int:
     size = len(exchange.id) if exchange.id else 0
     return size + len(exchange.request.place.text) if exchange.request else size
 
 
-def exchange_for(message: Single, size: int, now: float) -> Exchange | None:
+def exchange_for(message: Single, size: int, now: float) -> RpcExchange | None:
     """Begin an exchange for a client's message; a response begins none."""
     if isinstance(message, Response):
         return None
     id = message.id if isinstance(message, Request) else None
-    return Exchange(message.method[:_LONGEST_METHOD], id, None, now, size)
+    return RpcExchange(message.method[:_LONGEST_METHOD], id, None, now, size)
 
 
 def notice(subscription: str | None = None) -> bytes:

@@ -43,7 +43,7 @@ from mcp_tool_filter.core.messages.tools import Definition, Listing, parse_listi
 from mcp_tool_filter.core.policy.choice import is_hint, is_locked
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
-from mcp_tool_filter.core.policy.situation import Client, Exchange, Session
+from mcp_tool_filter.core.policy.situation import Client, RpcExchange, Session
 from mcp_tool_filter.core.policy.snapshot import (
     Snapshot,
     UnlistedTools,
@@ -604,14 +604,14 @@ class Kinds:
         self.same_for_all = False
         """True if all askers get the same list."""
 
-    def asking(self, client: Client, message: Message, exchange: Exchange | None) -> Kind:
+    def asking(self, client: Client, message: Message, exchange: RpcExchange | None) -> Kind:
         """Return the kind that sends a message, and note in its exchange what it declares."""
         if exchange is not None and isinstance(message, Request) and message.params is not None:
             exchange.capabilities = capabilities_in(message)
             exchange.program = program_in(message)
         return self.of(client, exchange)
 
-    def of(self, client: Client, exchange: Exchange | None = None) -> Kind:
+    def of(self, client: Client, exchange: RpcExchange | None = None) -> Kind:
         """Return the kind of a client, which may declare in each request what it can."""
         kind, session = self._known(client, exchange), client.session
         if session is None or not kind.is_shared:
@@ -623,7 +623,7 @@ class Kinds:
             kind = self._known(client, exchange)
         return kind
 
-    def _known(self, client: Client, exchange: Exchange | None) -> Kind:
+    def _known(self, client: Client, exchange: RpcExchange | None) -> Kind:
         session = client.session
         capabilities = exchange.capabilities if exchange else None
         program = exchange.program if exchange else None
@@ -814,7 +814,7 @@ class OnlyKinds(Kinds):
         super().__init__(config)
         self.start = self.only = OnlyKind(self._lists, config, True, on_listed=on_listed)
 
-    def of(self, client: Client, exchange: Exchange | None = None) -> Kind:
+    def of(self, client: Client, exchange: RpcExchange | None = None) -> Kind:
         capabilities = exchange.capabilities if exchange else None
         if capabilities is None or VARIANT not in capabilities:
             return self.only

@@ -18,7 +18,7 @@ from mcp_tool_filter.core.messages.limits import MEBIBYTE, R2025_11_25, Limits, 
 from mcp_tool_filter.core.messages.messages import (
     id_value,
 )
-from mcp_tool_filter.core.policy.situation import Client, Exchange, Session
+from mcp_tool_filter.core.policy.situation import Client, RpcExchange, Session
 from mcp_tool_filter.core.policy.snapshot import Snapshot
 from mcp_tool_filter.core.policy.verdict import Forward, Reason, Rewrite, Verdict
 
@@ -35,10 +35,10 @@ class HeldRequests:
 
     def __init__(self, most: int = _LIMITS.exchanges) -> None:
         self._most = most
-        self.requests: dict[Exchange, tuple[object, str]] = {}
+        self.requests: dict[RpcExchange, tuple[object, str]] = {}
         """The session and the value of the id of each, the oldest first."""
 
-    def add(self, client: Client, exchange: Exchange) -> None:
+    def add(self, client: Client, exchange: RpcExchange) -> None:
         if (who := _session_of(client)) is not None and exchange.id is not None:
             self.requests[exchange] = who, id_value(exchange.id)
             if len(self.requests) > self._most:

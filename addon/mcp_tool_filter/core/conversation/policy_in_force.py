@@ -29,7 +29,7 @@ from mcp_tool_filter.core.messages.tools import Listing
 from mcp_tool_filter.core.policy.chain import join_reported, refusal
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.effects import Deciding, at_once
-from mcp_tool_filter.core.policy.situation import Client, Direction, Exchange, Link
+from mcp_tool_filter.core.policy.situation import Client, Direction, Link, RpcExchange
 from mcp_tool_filter.core.policy.snapshot import Snapshot
 from mcp_tool_filter.core.policy.verdict import (
     Forward,
@@ -57,7 +57,7 @@ class Judged:
     client: Client
     snapshot: Snapshot
     """The snapshot that it was judged by."""
-    exchange: Exchange | None = None
+    exchange: RpcExchange | None = None
     """The request that this message is, or answers."""
     size: int = 0
     """Bytes received."""
@@ -73,7 +73,7 @@ class Judged:
     """The snapshot in force at that time; it differs from ``snapshot`` for a page of an unfinished
     list."""
 
-    def member(self, message: Single, exchange: Exchange | None) -> Judged:
+    def member(self, message: Single, exchange: RpcExchange | None) -> Judged:
         """Return the record of a member of this batch."""
         size = message.place.end - message.place.start
         return replace(self, message=message, verdict=FORWARD, exchange=exchange, size=size)

@@ -106,7 +106,7 @@ class Client:
 
 
 @dataclass(slots=True, eq=False)
-class Exchange:
+class RpcExchange:
     """A request and what we know about it until its response arrives; or a notification."""
 
     method: str
@@ -198,7 +198,7 @@ class Situation:
     snapshot: Snapshot
     direction: Direction = Direction.FROM_CLIENT
     client: Client | None = None
-    exchange: Exchange | None = None
+    exchange: RpcExchange | None = None
     """The request or notification itself; for a response, the request that it answers."""
     links: tuple[Link, ...] = ()
     limits: Limits = _LIMITS

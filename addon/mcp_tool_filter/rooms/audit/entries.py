@@ -34,7 +34,7 @@ from mcp_tool_filter.core.messages.messages import (
     UnreadPlace,
 )
 from mcp_tool_filter.core.messages.scan import Value
-from mcp_tool_filter.core.policy.situation import Client, Direction, Exchange, Via
+from mcp_tool_filter.core.policy.situation import Client, Direction, RpcExchange, Via
 from mcp_tool_filter.core.policy.snapshot import Snapshot, is_about_lock
 from mcp_tool_filter.core.policy.snapshot import shown as shown_name
 from mcp_tool_filter.core.policy.verdict import TOOL, Drop, Forward, Reply, Rewrite, Verdict, Why
@@ -241,7 +241,7 @@ class Wanted:
 class OpenRequest(NamedTuple):
     """A request without an answer yet. It references the objects that its keys are made of."""
 
-    exchange: Exchange
+    exchange: RpcExchange
     kept: Noted | AuditLine
     """The message as noted, or already its entry."""
     since: float
@@ -540,7 +540,7 @@ class Auditor:
             exchange.notes = exchange.notes or {}
             exchange.notes[CLIENT_NAME] = client_name_in(message.place.cut(params))
 
-    def _keep_name(self, judged: Judged, exchange: Exchange) -> None:
+    def _keep_name(self, judged: Judged, exchange: RpcExchange) -> None:
         name = (exchange.notes or {}).get(CLIENT_NAME)
         if not name:
             return
@@ -552,7 +552,7 @@ class Auditor:
             self._names[caller] = str(name)
 
     def _add_message(
-        self, entry: AuditLine, message: Request | Notification, exchange: Exchange | None
+        self, entry: AuditLine, message: Request | Notification, exchange: RpcExchange | None
     ) -> None:
         method = message.method[:LONGEST]
         entry["method"] = shown(method)

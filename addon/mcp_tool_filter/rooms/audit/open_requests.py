@@ -24,7 +24,7 @@ from mcp_tool_filter.core.messages.messages import (
     id_value,
     parse_message,
 )
-from mcp_tool_filter.core.policy.situation import Client, Direction, Exchange, Via
+from mcp_tool_filter.core.policy.situation import Client, Direction, RpcExchange, Via
 from mcp_tool_filter.core.policy.verdict import Rewrite, Verdict
 
 MOST = 10_000  # open requests
@@ -46,7 +46,7 @@ class Waiting(Protocol):
     """A request without an answer yet. It references the objects that its keys are made of."""
 
     @property
-    def exchange(self) -> Exchange | None:
+    def exchange(self) -> RpcExchange | None:
         """None for a request of the upstream, whose answer only the id identifies."""
 
     @property
@@ -84,14 +84,14 @@ class OpenRequests[T: Waiting]:
         oldest = self.take_oldest() if len(self._open) > MOST else None
         return [one for one in (same, oldest) if one is not None]
 
-    def of(self, exchange: Exchange) -> T | None:
+    def of(self, exchange: RpcExchange) -> T | None:
         return self._open.get(id(exchange))
 
     def of_upstream(self, client: Client, id: str) -> T | None:
         """Return the upstream's request to a client with this id."""
         return self._open.get(key_of(client, id))
 
-    def take(self, exchange: Exchange) -> T | None:
+    def take(self, exchange: RpcExchange) -> T | None:
         """Return and forget a client's request, for example because it was answered."""
         return self._take(id(exchange))
 

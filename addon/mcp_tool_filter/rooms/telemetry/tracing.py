@@ -46,7 +46,7 @@ from mcp_tool_filter.core.messages.messages import (
     singles,
 )
 from mcp_tool_filter.core.messages.scan import Value
-from mcp_tool_filter.core.policy.situation import Client, Direction, Exchange, Via
+from mcp_tool_filter.core.policy.situation import Client, Direction, RpcExchange, Via
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.core.process.sentences import (
@@ -205,7 +205,7 @@ class OpenSpan:
     span: Span
     timed: Timed
     client: Client
-    exchange: Exchange | None
+    exchange: RpcExchange | None
     """None for a request of the upstream, whose answer only the id identifies."""
     by_id: RequestKey
     in_header: bool = False
