@@ -19,6 +19,7 @@ from mitmproxy.addons.proxyauth import ProxyAuth
 from mitmproxy.exceptions import OptionsError
 from mitmproxy.http import HTTPFlow
 
+from mcp_tool_filter.rooms.mitmproxy import addon
 from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
 from tests.filtered import (
     DELETE,
@@ -630,6 +631,20 @@ async def test_without_a_host_nothing_starts(tmp_path: Path) -> None:
     said = "Error: A forward proxy filters named hosts only, and none is named\n"
     assert said + "Name the hosts of your MCP servers: --set hosts=" in it.stderr
     assert "Traceback" not in it.stderr
+
+
+async def test_without_its_room_a_forward_proxy_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(addon, "_FORWARD", "mcp_tool_filter.rooms.no_such_room")
+    ended: list[str] = []
+    monkeypatch.setattr(ToolFilter, "_leave", lambda _self, why: ended.append(why))
+    async with listening(tmp_path) as running, raw_client(running.port) as client:
+        await until(lambda: bool(ended))
+        assert "no_such_room is not installed" in ended[0]
+        with suppress(ConnectionError):
+            await client.say(b"CONNECT 127.0.0.1:1 HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b" 200 " not in await client.rest()
 
 
 async def test_the_last_host_cannot_be_taken_away(tmp_path: Path) -> None:

@@ -106,7 +106,10 @@ async def test_a_server_has_the_name_that_the_client_uses(
     (AT, "http://other/", ((b"Host", b"upstream"),)),
     (AT, "/", ((b"Host", b"upstream"), (b"Host", b"upstream"))),
     (AT, "/", ((b"Host", b"["),)),
-    (None, "/mcp", ()), (None, "https://upstream/mcp", ()), (None, "ftp://x/", ()), (None, "*", ()),
+    (None, "http://upstream\\@other/", ()), (None, "http://other\\@upstream/", ()),
+    (None, "http://a@upstream/", ()), (AT, "http://upstream#@other/", ()),
+    (None, "http://upstream:x/", ()), (None, "/mcp", ()),
+    (None, "https://upstream/mcp", ()), (None, "ftp://x/", ()), (None, "*", ()),
 ])  # fmt: skip
 async def test_a_request_that_names_no_server_or_two_is_refused(
     tunnel: Address | None, target: str, fields: tuple[tuple[bytes, bytes], ...]

@@ -106,7 +106,6 @@ class Unread:
         """Bytes of the body that have come."""
         self.is_over = False
         self._has_begun = False
-        self._answer: Answer | None = None  # whose head was not sent yet
         self._unsent = bytearray()
 
     @property
@@ -128,13 +127,12 @@ class Unread:
         """Return the head as the server gets it, or the proxy behind us."""
         head, route = self.head, self.route
         fields = _without_those_of_connections(head.fields, b"expect")
-        url = head.target
-        head.split_target()
+        host = route.at.authority
         if head.authority is not None:  # the URL decides, whatever Host says
-            kept = [one for one in fields if one[0].lower() != b"host"]
-            fields = ((b"host", route.at.authority), *kept)
-        target = head.target if route.proxy is None else url
-        return render_request(head.method, target, (*fields, *route.login, _CLOSE))
+            fields = ((b"host", host), *[one for one in fields if one[0].lower() != b"host"])
+        # A proxy might read the client's spelling of the URL as that of another host.
+        before = f"http://{host.decode()}" if route.proxy is not None else ""
+        return render_request(head.method, before + head.target, (*fields, *route.login, _CLOSE))
 
     def take(self, data: bytes) -> None:
         """Take bytes of the body."""

@@ -49,6 +49,7 @@ from mcp_tool_filter.rooms.mitmproxy.command import (
 )
 
 if TYPE_CHECKING:
+    from mcp_tool_filter.rooms.forward.interception import Interception
     from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
 
 _PATIENCE = 60.0  # seconds until we report which servers were not seen yet
@@ -121,8 +122,8 @@ class _Session:
         if not await addon.started():
             await proxying  # this ends the process, and prints why
             return 1
-        if behind and addon.interception:  # which begins with the start
-            addon.interception.is_direct = behind.is_direct
+        if behind:
+            _interception_of(addon).is_direct = behind.is_direct
         server = master.addons.get("proxyserver")
         proxy = f"http://127.0.0.1:{server.listen_addrs()[0][1]}"
         self._warn_of_commands()
@@ -221,10 +222,18 @@ def _loud(missing: Sequence[ServerOfClient], seen: SeenTraffic) -> str:
 
 
 def _seen_by(addon: ToolFilter) -> SeenTraffic:
-    found = addon.interception
-    assert found
+    found = _interception_of(addon)
     sites = found.sites
     return SeenTraffic(frozenset(sites.urls), frozenset(found.refused_tls), (*sites.unread,))
+
+
+def _interception_of(addon: ToolFilter) -> Interception:
+    """Return what the addon has made of our room at its start."""
+    from mcp_tool_filter.rooms.forward.interception import Interception
+
+    found = addon.interception
+    assert isinstance(found, Interception)
+    return found
 
 
 def _own_authority() -> bytes:

@@ -80,17 +80,14 @@ _REFUSED = {
 """Options that concern a single upstream, and their names in ``Config``."""
 
 
-def refuse_options(config: Config) -> None:
-    """Raise InvalidOption for an option that concerns a single upstream."""
+def refuse_options(config: Config, *, needs_hosts: bool = True) -> None:
+    """Raise StartError for an option that concerns a single upstream, and if no host is named:
+    nothing would be filtered."""
     for name, field in _REFUSED.items():
         if getattr(config, field):
             why = "It is for a single upstream, but a forward proxy has many. Leave it out."
             raise InvalidOption(name, "…", why=why)
-
-
-def refuse_no_hosts(config: Config) -> None:
-    """Raise StartError if no host is named: nothing would be filtered."""
-    if not config.hosts:
+    if needs_hosts and not config.hosts:
         why = "Name the hosts of your MCP servers: --set hosts=mcp.example,localhost:3000"
         raise StartError("A forward proxy filters named hosts only, and none is named", why=why)
 

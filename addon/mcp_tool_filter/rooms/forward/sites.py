@@ -80,7 +80,7 @@ class Sites:
         Its endpoint is where the first message goes, so it gets its site only then: before, clients
         may log in, at other paths.
         """
-        target = path_of(head.target)
+        target = head.target
         if len(self.urls) < MOST_URLS:
             self.urls.add(origin.url + _plain(target))
         key = origin, via
@@ -197,12 +197,13 @@ class ForwardRoutes:
     def _find_by_url(self, head: RequestHead) -> Route:
         """The URL decides, and the server gets its host, whatever Host says (RFC 9112, 3.2.2)."""
         self._admit(head)
-        try:
-            to = parse_origin(head.target)
-        except InvalidOption:
-            raise Fault("a request to a proxy without the server's URL") from None
-        if to.tls:
+        needs_tunnel = head.target.lower().startswith("https:")
+        host_in(head)  # which refuses a URL that is unclear
+        if head.authority is None:
+            raise Fault("a request to a proxy without the server's URL")
+        if needs_tunnel:
             raise Fault("a URL that needs a tunnel")
+        to = parse_origin(f"http://{head.authority}")
         at, via = Address(to.host, to.port, is_tls=False), self._via(to.host)
         service, hosts = None, self._sites.hosts
         if hosts.has(to.host, to.port) or hosts.is_at(to.host):
@@ -237,10 +238,17 @@ class ForwardRoutes:
 
 
 def host_in(head: RequestHead) -> str:
-    """Return the host that a request names, without the port; empty if it names none."""
+    """Return the host that a request names, without the port; empty if it names none.
+
+    A target that is a URL becomes a path. Raises Fault for one that two readers could read
+    differently, and for a Host like that.
+    """
     said = [value.decode("latin-1") for value in values_of(head.fields, b"host")]
-    if not head.target.startswith("/") and "://" in head.target:
-        said = [head.target.partition("://")[2]]
+    if not head.target.startswith("/"):
+        head.split_target()
+        if "://" in head.target and not head.target.startswith("/"):
+            raise Fault("a URL that cannot be read clearly")
+        said = [head.authority] if head.authority is not None else said
     if len(said) > 1:
         raise Fault("two hosts")
     try:
@@ -252,17 +260,6 @@ def host_in(head: RequestHead) -> str:
 def _asks_for_events(head: RequestHead) -> bool:
     accepts = text_of(head.fields, b"accept").lower()
     return head.method == "GET" and "event-stream" in accepts
-
-
-_ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
-
-
-def path_of(target: str) -> str:
-    """Return the path and query of a target that may be a URL."""
-    if (url := _ABSOLUTE.match(target)) is None:
-        return target
-    path = target[url.end() :]
-    return path if path.startswith("/") else f"/{path}"
 
 
 def _plain(target: str) -> str:

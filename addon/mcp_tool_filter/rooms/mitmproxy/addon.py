@@ -11,15 +11,16 @@ import logging
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
+from importlib import import_module
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from mitmproxy import ctx
 from mitmproxy.addonmanager import Loader
-from mitmproxy.connection import Client, ConnectionState, Server
+from mitmproxy.connection import Client, Connection, ConnectionState, Server
 from mitmproxy.exceptions import AddonHalt, OptionsError
 from mitmproxy.http import Headers, HTTPFlow, Response
 from mitmproxy.proxy import commands, events
@@ -40,6 +41,7 @@ from mcp_tool_filter.core.options import KEYS
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.process.background import in_background
 from mcp_tool_filter.core.process.limits import Holder
+from mcp_tool_filter.core.process.plugs import RoomMissing
 from mcp_tool_filter.core.process.proxy import Proxy
 from mcp_tool_filter.core.process.site import Site, Surroundings
 from mcp_tool_filter.rooms.mitmproxy import connections
@@ -71,12 +73,24 @@ from mcp_tool_filter.rooms.mitmproxy.selftest import refuse_other_mitmproxy
 from mcp_tool_filter.rooms.mitmproxy.views import FlowObserver
 from mcp_tool_filter.rooms.stdio.in_process import InnerClient
 
-if TYPE_CHECKING:
-    from mcp_tool_filter.rooms.forward.interception import Interception
-
 log = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_TICKS = 5.0
+_FORWARD = "mcp_tool_filter.rooms.forward.interception"
+
+
+class Interceptor(Protocol):
+    """Chooses the layers of forward proxies: the room ``forward``, if it is there."""
+
+    @property
+    def unread(self) -> Container[Connection]:
+        """The connections to servers that nobody reads."""
+
+    async def begin(self) -> None:
+        """Start, and report where clients are served. Raises StartError."""
+
+    def put(self, asked: NextLayer) -> EngineLayer | None:
+        """Choose the layers of a client's connection."""
 
 
 class ToolFilter:
@@ -119,7 +133,7 @@ class ToolFilter:
         self._closing: asyncio.Task[None] | None = None
         self._is_running = False
         self._reason = ""  # why the process ends
-        self.interception: Interception | None = None
+        self.interception: Interceptor | None = None
         """The interception, if a mode is a forward proxy."""
         self.problem: StartError | None = None
         """The reason why the filter cannot start, if it is known before mitmproxy listens."""
@@ -175,11 +189,7 @@ class ToolFilter:
 
     def _refuse_for_forward(self, config: Config) -> None:
         """Raise StartError for options that a forward proxy cannot have, or lacks."""
-        from mcp_tool_filter.rooms.forward.interception import refuse_no_hosts, refuse_options
-
-        refuse_options(config)
-        if self._needs_hosts:
-            refuse_no_hosts(config)
+        _forward_room().refuse_options(config, needs_hosts=self._needs_hosts)
 
     @property
     def _is_forward(self) -> bool:
@@ -235,9 +245,7 @@ class ToolFilter:
                 await self._open(mode)
         if self._is_forward:
             if self.interception is None:
-                from mcp_tool_filter.rooms.forward.interception import Interception
-
-                self.interception = Interception(self.proxy, self._flows)
+                self.interception = _forward_room().Interception(self.proxy, self._flows)
                 ctx.master.addons.add(self.interception)
             await self.interception.begin()
         self.proxy.check_patterns()
@@ -400,6 +408,14 @@ class ToolFilter:
     async def tool_filter_waits(self, work: asyncio.Future[None]) -> None:
         """Wait for the hooks of other addons; see ``layer.ToolFilterWaitsHook``."""
         await work
+
+
+def _forward_room() -> Any:
+    """Return the module of the room for forward proxies. Raises StartError if it is missing."""
+    try:
+        return import_module(_FORWARD)
+    except ModuleNotFoundError:
+        raise RoomMissing("A forward proxy", _FORWARD) from None
 
 
 def say(text: str) -> None:
