@@ -125,7 +125,7 @@ READERS: Mapping[str, Callable[[str], object]] = {
     "ends": lambda text: skim.find_ends(raw(text), 500),
     "envelope": lambda text: large.find_result_envelope(raw(text)),
     "list": listed,
-    "list in steps": lambda text: list(large.read_in_steps(raw(text), Limits())),
+    "list in steps": lambda text: list(large.parse_in_steps(raw(text), Limits())),
     "events": lambda text: EventParser().feed(raw(text)),
     "events in bytes": one_by_one,
     "challenge": lambda text: metadata.parse_challenges([text]),

@@ -23,9 +23,8 @@ from mcp_tool_filter.core.messages import large, messages, sse
 from mcp_tool_filter.core.messages.limits import MOST_IN_BATCH, Limits
 from mcp_tool_filter.core.messages.tools import parse_listing, shows_tool
 from mcp_tool_filter.core.policy.config import AllowedHosts
-from mcp_tool_filter.core.policy.effects import at_once
 from mcp_tool_filter.core.policy.situation import Client, RpcExchange
-from mcp_tool_filter.core.policy.tool_filter import decide_in_steps
+from mcp_tool_filter.core.policy.tool_filter import decide_listed
 from mcp_tool_filter.core.upstream.replies import messages_in
 from mcp_tool_filter.rooms.audit.entries import OpenRequest
 from mcp_tool_filter.rooms.audit.open_requests import OpenRequests, key_of
@@ -163,7 +162,7 @@ def names_for(raw: bytes) -> list[str]:
 def list_beside_faults(raw: bytes) -> None:
     if listing := parse_listing(message(raw)):
         snapshot = replace(SNAPSHOT, faults=tuple(names_for(raw)))
-        at_once(decide_in_steps(listing, snapshot))
+        decide_listed(listing, snapshot)
 
 
 def rewrite_events(raw: bytes) -> None:
@@ -331,8 +330,8 @@ PARSERS = [
     Parser("id_value", lambda raw: messages.id_value(text(raw) or "0"), (b"1", b"0", filled(b"1.", b"0"),
            filled(b"1e", b"1"), filled(b'"', b"\\u0061", b'"'), filled(b"", b"0", b".1")), 3_000),
     Parser("parse_listing", lambda raw: parse_listing(message(raw)), LISTS, BODY),
-    Parser("decide_in_steps: as many faults", list_beside_faults, LISTS[:1], BODY),
-    Parser("read_in_steps", lambda raw: list(large.read_in_steps(raw, LIMITS)), LISTS, BODY),
+    Parser("decide_listed: as many faults", list_beside_faults, LISTS[:1], BODY),
+    Parser("parse_in_steps", lambda raw: list(large.parse_in_steps(raw, LIMITS)), LISTS, BODY),
     Parser("read_tool_result", read_result, all_within(RESULT, b"}}"), BODY),
     Parser("in_parts", lambda raw: list(large.in_parts(raw)), LISTS, BODY),
     Parser("shows_tool", lambda raw: shows_tool(text(raw), NAMES), VALUES, BODY),

@@ -19,7 +19,6 @@ from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.core.messages import large
 from mcp_tool_filter.core.messages.limits import R2025_06_18, R2025_11_25, R2026_07_28, Limits
 from mcp_tool_filter.core.messages.tools import parse_tool_call
-from mcp_tool_filter.core.policy import snapshot
 from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.effects import CannotList, FetchTools, waits
 from mcp_tool_filter.core.policy.patterns import Pattern
@@ -688,7 +687,6 @@ def test_a_tool_comes_back_for_every_kind_of_client(
     if is_long:
         monkeypatch.setattr(conversation, "_LONG", 0)
         monkeypatch.setattr(large, "_STEP", 300)
-        monkeypatch.setattr(snapshot, "_FEW", 5)
     in_force = policy("goes", *many)
     in_force.adopt(parse_config(deny=["^rm"], new_tools=new_tools))
     between = SHAPES[shape](in_force)

@@ -12,7 +12,6 @@ from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.policy_in_force import Judged, PolicyInForce
 from mcp_tool_filter.core.messages import large
 from mcp_tool_filter.core.messages.messages import Batch, Message
-from mcp_tool_filter.core.policy import snapshot
 from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.effects import (
     LET_OTHERS_GO_ON,
@@ -36,9 +35,7 @@ NAMES = ALL_NAMES[:250]
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make 250 tools as many for us as 10,000."""
     monkeypatch.setattr(from_upstream, "_LONG", 256 * 1024 // 40)
-    for module, name in ((large, "_STEP"), (snapshot, "_LITTLE")):
-        monkeypatch.setattr(module, name, 32 * 1024 // 40)
-    monkeypatch.setattr(snapshot, "_FEW", 5)
+    monkeypatch.setattr(large, "_STEP", 32 * 1024 // 40)
 
 
 def policy_of(*names: str) -> PolicyInForce:
@@ -74,7 +71,7 @@ def test_ten_thousand_tools_are_rewritten_in_steps(monkeypatch: pytest.MonkeyPat
     assert isinstance(judged.verdict, Rewrite)
     assert judged.verdict.text == listing(*allowed) + b"\n"
     assert len(judged.verdict.reason.tools) == 1000
-    assert steps > 2 * len(raw) // (40 * 1024)
+    assert steps > len(raw) // (40 * 1024)
     assert opened.waiting == []
 
 
@@ -109,7 +106,7 @@ def test_reading_in_steps_gives_the_same_result(
         is_first = known is not NAMES
         asks = asking_anew if is_first else asking_for_a_list
         decision = asks(policy).from_upstream(raw)
-        if longest == 1 << 40:
+        if longest == 1 << 40 or form != b"%b":
             judged = finished(decision)
         else:
             judged, steps = last_of(decision)
@@ -134,12 +131,12 @@ def first_call(in_force: PolicyInForce, name: str) -> Decision[Judged]:
     return open_session(in_force).from_client(calling(name), None, Http())
 
 
-def test_the_first_list_of_a_kind_is_judged_and_pinned_in_steps() -> None:
+def test_the_first_list_of_a_kind_is_read_in_steps_and_pinned() -> None:
     in_force, raw = policy_of("other"), listing(*NAMES)
     judged, steps = last_of(first_list(in_force, raw))
     allowed = [name for name in NAMES if name.startswith("tool")]
     assert text_of(judged.verdict) == listing(*allowed)
-    assert steps > 4 * len(raw) // 1024
+    assert steps > len(raw) // 1024
     again = open_session(in_force)
     assert text_of(asked(again, asking("tools/list"))) == listing(*allowed)
     assert isinstance(asked(again, calling("tool_new", id="2")), Reply)
@@ -182,7 +179,7 @@ def after(steps: int, waiting: Decision[Judged], raw: bytes, in_force: PolicyInF
     return verdict
 
 
-@each_row("steps", [1, 15, 30, 45, 60, 75, 90])
+@each_row("steps", [1, 4, 8, 12, 14])
 def test_patterns_changed_at_any_step_of_a_list_or_a_call_apply(steps: int) -> None:
     raw = listing(*NAMES)
     for known in (["other"], NAMES):
@@ -198,7 +195,7 @@ CHANGED = listing(*NAMES).replace(b'"name"', b'"title":"new","name"')
 
 
 @each_row(("steps", "is_call_first"), [
-    (1, True), (60, True), (120, True), (1, False), (100, False), (150, False), (190, False),
+    (1, True), (15, True), (30, True), (1, False), (5, False), (10, False), (14, False),
 ])  # fmt: skip
 def test_a_seen_list_stays_when_two_read_the_first_one(steps: int, is_call_first: bool) -> None:
     """The upstream gives another list to the call that needs one."""
@@ -228,12 +225,12 @@ def test_a_long_list_that_cannot_be_judged_is_answered_with_an_error() -> None:
     for wrong in (b'"tools":[],"tools":', b'"x":NaN,"tools":', b'"Tools":[],"tools":'):
         opened = asking_for_a_list(policy)
         raw = listing(*NAMES).replace(b'"tools":', wrong, 1)
-        judged, _ = last_of(opened.judge_from_upstream(raw))
+        judged = finished(opened.judge_from_upstream(raw))
         assert b"-32603" in rewritten(judged.verdict)
         assert opened.waiting == []
     opened = Conversation(policy)
     opened.from_client(asking("tools/list", id="7"))
-    judged, _ = last_of(opened.judge_from_upstream(listing(*NAMES, more=',"y":') + b"}}"))
+    judged = finished(opened.judge_from_upstream(listing(*NAMES, more=',"y":') + b"}}"))
     assert isinstance(judged.verdict, Rewrite | Drop)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import random
-from contextlib import suppress
+import re
 from itertools import product
 
 import pytest
@@ -15,27 +15,32 @@ from hypothesis import strategies as st
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.messages import large as long_lists
 from mcp_tool_filter.core.messages.large import (
-    LongList,
     ToolResult,
     find_result_envelope,
-    read_in_steps,
+    parse_in_steps,
 )
-from mcp_tool_filter.core.messages.limits import Limits
-from mcp_tool_filter.core.messages.messages import Response, parse_message
+from mcp_tool_filter.core.messages.limits import Limits, OverLimit
+from mcp_tool_filter.core.messages.messages import Message, Response, parse_message
 from mcp_tool_filter.core.messages.skim import member_reader
 from mcp_tool_filter.core.messages.tools import parse_listing, shows_tool
 from mcp_tool_filter.core.policy.tool_filter import decide_listing
 from mcp_tool_filter.core.policy.verdict import Forward
 from tests.core.messages.json_texts import NOT_JSON
-from tests.make import answering, definition, listing, message, page, snapshot
+from tests.make import answering, definition, listing, listing_of, snapshot
 from tests.rows import each_row
 
 LIMITS = Limits()
 
 
-def last_of(raw: bytes) -> LongList | None:
-    *_, found = [None, *read_in_steps(raw, LIMITS)]
-    return found
+def read_in_steps(raw: bytes, limits: Limits = LIMITS) -> tuple[Message, int]:
+    """Return the message, and after how many steps it is read."""
+    reading, steps = parse_in_steps(raw, limits), 0
+    while True:
+        try:
+            next(reading)
+        except StopIteration as read:
+            return read.value, steps
+        steps += 1
 
 
 TOOLS = st.sampled_from([
@@ -61,35 +66,23 @@ def test_reading_a_list_in_steps_gives_the_same_result(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(long_lists, "_STEP", step)
         try:
-            found = last_of(raw)
-        except ProtocolError:
-            with pytest.raises(ProtocolError):
-                page(raw)
+            read, _ = read_in_steps(raw)
+        except ProtocolError as error:
+            with pytest.raises(ProtocolError, match=re.escape(str(error))):
+                parse_message(raw)
             return
-    assert found is not None
-    whole, read = message(raw), found.message
-    wanted = None
-    with suppress(ProtocolError):  # it could be read in two ways
-        wanted = parse_listing(whole) if isinstance(whole, Response) else None
-    assert found.listing == wanted
-    if isinstance(whole, Response):
-        assert isinstance(read, Response)
-        assert (read.id, read.place) == (whole.id, whole.place)
-        assert read.result is not None
-        assert whole.result is not None
-        assert read.result.span == whole.result.span
+    assert read == parse_message(raw)
 
 
 def test_each_step_reads_little() -> None:
     names = [f"tool_{number}" for number in range(3000)]
     raw = listing(*names)
-    steps = list(read_in_steps(raw, LIMITS))
-    found = steps.pop()
+    read, steps = read_in_steps(raw)
+    assert isinstance(read, Response)
+    found = parse_listing(read)
     assert found is not None
-    assert found.listing is not None
-    assert [one.name for one in found.listing.definitions] == names
-    assert steps == [None] * len(steps)
-    assert len(steps) >= 2 * len(raw) // (long_lists._STEP + len(definition(names[-1])) + 1)
+    assert [one.name for one in found.definitions] == names
+    assert steps >= len(raw) // (long_lists._STEP + len(definition(names[-1])) + 1) - 1
 
 
 @pytest.mark.parametrize("raw", [
@@ -100,16 +93,17 @@ def test_each_step_reads_little() -> None:
     b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""}}',
 ])  # fmt: skip
 def test_everything_else_is_read_in_one_step(raw: bytes) -> None:
-    found = last_of(raw)
-    assert found is not None
-    assert found.message == parse_message(raw)
+    assert read_in_steps(raw) == (parse_message(raw), 0)
     assert list(long_lists.in_parts(raw))[-1] is raw
 
 
-def test_a_list_over_the_limit_is_refused() -> None:
-    raw = listing("a")
-    with pytest.raises(ProtocolError, match="longer than"):
-        list(read_in_steps(raw, Limits(message=len(raw) - 1)))
+@pytest.mark.parametrize("limits", [Limits(message=90), Limits(depth=5)])
+def test_a_list_over_a_limit_is_refused(limits: Limits) -> None:
+    raw = listing_of(definition("a", ',"x":[[[1]]]'))
+    for read in (parse_message, read_in_steps):
+        with pytest.raises(OverLimit):
+            read(raw, limits)
+    assert read_in_steps(raw, Limits(message=len(raw), depth=8))[0] == parse_message(raw)
 
 
 # ruff: noqa: E501 - tables

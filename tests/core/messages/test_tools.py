@@ -206,7 +206,7 @@ def members(draw: st.DrawFn) -> str:
 def test_the_quick_search_for_definitions_finds_the_same(more: str, key: str) -> None:
     raw = definition("a", more.replace("_meta", key)).decode()
     finds = tools._Search({"rm"}).finds_in(raw, tools._Place.ELSEWHERE)
-    assert tools.shows_other_tool(raw, {"rm"}) == finds
+    assert tools.carries_another(raw, {"rm"}) == finds
 
 
 def test_the_content_of_a_tool_result_is_left_out() -> None:

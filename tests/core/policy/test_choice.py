@@ -11,7 +11,6 @@ import pytest
 from mcp_tool_filter.core.errors import EmptyList, InvalidOption, NothingDenied
 from mcp_tool_filter.core.policy.choice import UNDECIDED, Choice, claims_in
 from mcp_tool_filter.core.policy.config import parse_config, refuse_to_open
-from mcp_tool_filter.core.policy.effects import at_once
 from mcp_tool_filter.core.policy.snapshot import Standing, UnlistedTools, take_snapshot
 from tests.make import listing_of, page
 from tests.rows import each_row
@@ -169,11 +168,11 @@ def test_until_a_definition_is_known_a_hint_makes_its_name_unknown() -> None:
 
     allowed, denied, unknown = Standing
     assert standings() == [unknown, unknown, denied, allowed]
-    of_page = at_once(learning.judge_page(page(listing_of(READ, WRITE))))
+    of_page = learning.judge_page(page(listing_of(READ, WRITE)))
     assert (list(of_page.allowed), of_page.denied["write"].text) == (["read"], "--read-only")
     assert standings() == [allowed, denied, denied, allowed]
     changed = page(listing_of(written("read", ""), written("write", READING)))
-    of_page = at_once(learning.judge_page(changed))
+    of_page = learning.judge_page(changed)
     assert (of_page.allowed["read"], list(of_page.denied)) == (READ, ["write"])
     assert standings()[:2] == [allowed, denied]
 
@@ -183,7 +182,7 @@ def test_a_tool_may_not_carry_the_definition_of_one_that_a_hint_hides() -> None:
     carrying = written("carrying", more % written("write", "").decode())
     own = written("own", READING + ',"x":{"inputSchema":{}},"tools":{"write_all":{}}')
     learning = UnlistedTools(parse_config(read_only="true").choice)
-    of_page = at_once(learning.judge_page(page(listing_of(READ, own, carrying, WRITE))))
+    of_page = learning.judge_page(page(listing_of(READ, own, carrying, WRITE)))
     assert list(of_page.allowed) == ["read", "own"]
     assert [fault for fault in of_page.faults if "carrying" in fault]
 

@@ -7,7 +7,6 @@ from unittest.mock import patch
 import pytest
 
 from mcp_tool_filter.core.policy.config import parse_config
-from mcp_tool_filter.core.policy.effects import at_once
 from mcp_tool_filter.core.policy.patterns import MAX_NAME, Pattern
 from mcp_tool_filter.core.policy.snapshot import Standing, UnlistedTools, drift_of, shown
 from mcp_tool_filter.core.policy.tool_filter import decide_call
@@ -122,7 +121,7 @@ def test_a_name_stands_as_the_list_says_and_else_as_the_patterns_say(
     known = snapshot("read", "rm", deny="^rm", allow="^read")
     learning = UnlistedTools(known.choice)
     before = learning.snapshot.standing(name)
-    of_page = at_once(learning.judge_page(page(listing("read", "rm"))))
+    of_page = learning.judge_page(page(listing("read", "rm")))
     assert (known.standing(name), of_page.standing(name), before) == (listed, by_page, unlisted)
 
 

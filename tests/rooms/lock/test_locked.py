@@ -12,7 +12,6 @@ from mcp_tool_filter.core.conversation import conversation
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.messages import large
 from mcp_tool_filter.core.messages.limits import Limits
-from mcp_tool_filter.core.policy import snapshot
 from mcp_tool_filter.core.policy.config import Config, parse_config
 from mcp_tool_filter.core.policy.effects import waits
 from mcp_tool_filter.core.policy.verdict import Forward, Reply, Rewrite
@@ -66,7 +65,6 @@ def in_steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     if request.param:
         monkeypatch.setattr(conversation, "_LONG", 0)
         monkeypatch.setattr(large, "_STEP", 60)
-        monkeypatch.setattr(snapshot, "_FEW", 1)
 
 
 @EVERY_SHAPE

@@ -54,7 +54,7 @@ from mcp_tool_filter.core.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.core.messages.large import (
     ResultEnvelope,
     find_result_envelope,
-    read_in_steps,
+    parse_in_steps,
     read_tool_result,
 )
 from mcp_tool_filter.core.messages.limits import Limits
@@ -86,7 +86,6 @@ from mcp_tool_filter.core.messages.tools import (
 )
 from mcp_tool_filter.core.policy.chain import (
     decide_accepted,
-    decide_filtered,
     decide_from_client,
     decide_from_upstream,
     join_from_client,
@@ -106,11 +105,11 @@ from mcp_tool_filter.core.policy.effects import (
     then,
     together,
     waits,
+    with_pauses,
 )
 from mcp_tool_filter.core.policy.situation import Client, Direction, RpcExchange, Situation, Via
 from mcp_tool_filter.core.policy.snapshot import Snapshot, Standing, UnlistedTools
 from mcp_tool_filter.core.policy.tool_filter import (
-    decide_in_steps,
     filter_from_client,
     filter_from_upstream,
 )
@@ -684,11 +683,9 @@ class Conversation:
                 self.exchanges.close(judged.exchange)
                 return self._tell(judged, self._settled(judged, known))
         if judged.message is None and policy.reads_in_steps:
-            if len(raw) >= _LONG and self.exchanges.lists > 0:
-                return self._from_upstream_in_steps(raw, judged)
-            if policy.config.catalog and len(raw) >= _LONG_WITH_URIS:
-                message = parse_message(raw, policy.config.limits)
-                return begin(self._judge_uris_first(raw, judged, message))
+            is_long_list = len(raw) >= _LONG and self.exchanges.lists > 0
+            if is_long_list or (policy.config.catalog and len(raw) >= _LONG_WITH_URIS):
+                return begin(self._from_upstream_in_steps(raw, judged))
         return self._read_from_upstream(raw, judged, judged.message)
 
     def _read_from_upstream(
@@ -716,83 +713,15 @@ class Conversation:
             self.policy.judged.remember(raw, found, verdict, kind.snapshot)
 
     def _from_upstream_in_steps(self, raw: bytes, judged: Judged) -> Deciding[Judged]:
-        """Read and decide on a possibly long list in steps, so that other clients are served
-        meanwhile.
-
-        The patterns in force at the end decide.
-        """
-        limits = self.policy.config.limits
-        found = None
-        for found in read_in_steps(raw, limits):
-            if found is None:
-                yield LET_OTHERS_GO_ON
-        assert found is not None
-        message, listing = found.message, found.listing
-        asked = self.exchanges.answered_by(message)
-        if listing is None or asked is None or asked.method != _LIST:
-            if listing is not None:  # the result was read in parts
-                message = parse_message(raw, limits)
-            return (yield from self._judge_uris_first(raw, judged, message))
-        assert isinstance(message, Response)
-        judged.message, judged.exchange = message, asked
-        verdict = yield from self._decide_in_steps(message, judged, listing, asked)
-        verdict = keep_space(message.place.text, verdict)
-        self._remember_list(raw, judged, self._kind_of(asked), verdict)
-        return self._done(judged, verdict)
-
-    def _judge_uris_first(self, raw: bytes, judged: Judged, message: Message) -> Deciding[Judged]:
-        """Decide on a message after its URIs have been judged in steps."""
-        asked, catalog = self.exchanges.answered_by(message), self.policy.config.catalog
-        yield from catalog.judge_ahead(message, asked.method if asked else "") if catalog else ()
+        """Read a possibly long list in steps, so that other clients are served meanwhile; then
+        decide. (The patterns in force at the end do.)"""
+        message = yield from with_pauses(parse_in_steps(raw, self.policy.config.limits))
+        yield LET_OTHERS_GO_ON
+        if catalog := self.policy.config.catalog:
+            asked = self.exchanges.answered_by(message)
+            yield from catalog.judge_ahead(message, asked.method if asked else "")
         decision = self._read_from_upstream(raw, judged, message)
         return (yield from decision) if waits(decision) else decision
-
-    def _long_batch_from_upstream(self, batch: Batch, judged: Judged) -> Deciding[Judged]:
-        """Decide on the members of a batch one after the other, on its lists in steps."""
-        verdicts: list[Verdict] = []
-        for member, each in zip(batch.members, judged.members, strict=True):
-            asked = each.exchange
-            listing = parse_listing(member) if asked and asked.method == _LIST else None
-            if listing is None or asked is None:
-                decision = self._decide_for_upstream(member, each, self._kind_of(asked))
-            else:
-                decision = self._decide_in_steps(member, each, listing, asked)
-            verdicts.append((yield from decision) if waits(decision) else decision)
-            yield LET_OTHERS_GO_ON
-        return self._decided_for_members(batch, judged, verdicts)
-
-    def _decide_in_steps(
-        self, message: Single, judged: Judged, listing: Listing, asked: RpcExchange
-    ) -> Deciding[Verdict]:
-        """Decide on a list in steps; the rules then see what the client would get."""
-        verdict = yield from self._filter_in_steps(judged, listing, asked)
-        decision = decide_filtered(message, verdict, self._situation_of(judged))
-        if not waits(decision):
-            return decision
-        return self._by_policy_now(judged, (yield from decision))
-
-    def _filter_in_steps(
-        self, judged: Judged, listing: Listing, asked: RpcExchange
-    ) -> Deciding[Verdict]:
-        policy = self.policy
-        while True:
-            config, kind = policy.config, self._kind_of(asked)
-            judged.in_force = kind.snapshot
-            judged.snapshot = yield from kind.snapshot_for(listing, pins=not asked.is_unusual)
-            try:
-                verdict: Verdict = yield from decide_in_steps(listing, judged.snapshot)
-            except ShowsHidden as error:
-                if not config.shadow:
-                    raise
-                verdict = Drop(Reason(Why.INVALID, detail=str(error)))
-            learned: Snapshot | None = None
-            if config is policy.config and judged.in_force is kind.snapshot:
-                if self._may_learn_of(kind) and not asked.is_unusual:
-                    learned = yield from kind.learn(asked.cursor, listing)
-                is_last = kind.snapshot is judged.in_force or kind.snapshot is learned
-                if config is policy.config and is_last:
-                    judged.in_force = kind.snapshot
-                    return verdict
 
     def judge_from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:
         """Decide on a message; if it cannot be judged, the waiting client gets an error."""
@@ -830,8 +759,6 @@ class Conversation:
     def _batch_from_upstream(self, batch: Batch, judged: Judged) -> Decision[Judged]:
         members = [judged.member(one, self.exchanges.answered_by(one)) for one in batch.members]
         judged.members = tuple(members)
-        if judged.size >= _LONG and self.exchanges.lists and self.policy.reads_in_steps:
-            return self._long_batch_from_upstream(batch, judged)
         decisions = [
             self._decide_for_upstream(member, each, self._kind_of(each.exchange))
             for member, each in zip(batch.members, members, strict=True)

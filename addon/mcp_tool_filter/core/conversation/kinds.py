@@ -191,7 +191,7 @@ class Kind:
             if self._config.is_locked:  # whoever has asked: a changed tool is hidden from all
                 yield from self._note_changed(definitions, judged)
             return judged
-        return (yield from self._judge_page(self._next, page, pins=pins))
+        return self._judge_page(self._next, page, pins=pins)
 
     def _note_changed(self, page: Iterable[Definition], judged: Snapshot) -> Deciding[None]:
         """Hide the tools whose definitions on a page are other ones than the lock has."""
@@ -214,11 +214,9 @@ class Kind:
                 self._listed = listed
                 self._follow_list()
 
-    def _judge_page(
-        self, unlisted: UnlistedTools, page: Listing, *, pins: bool = True
-    ) -> Deciding[Snapshot]:
+    def _judge_page(self, unlisted: UnlistedTools, page: Listing, *, pins: bool = True) -> Snapshot:
         pins = pins and (self._is_start or not self._lists.is_full)
-        snapshot = yield from unlisted.judge_page(page, pins=pins)
+        snapshot = unlisted.judge_page(page, pins=pins)
         self._count()
         return snapshot
 
@@ -235,8 +233,8 @@ class Kind:
             self._next = UnlistedTools(self._config.choice)
         unlisted = self._next
         if self._listed is not None:  # a new kind has pinned it already
-            yield from self._judge_page(unlisted, page)
-        whole = yield from unlisted.finish_page(cursor, page)
+            self._judge_page(unlisted, page)
+        whole = unlisted.finish_page(cursor, page)
         if whole is None or unlisted is not self._next:
             return None
         return (yield from self._finish(unlisted, whole))

@@ -16,35 +16,40 @@ else is read completely, as usual:
 A long tool list is read in steps, so that other clients are served in between:
 
 >>> raw = b'{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"a","inputSchema":{}}]}}'
->>> *steps, found = read_in_steps(raw, Limits())
->>> found.message.id, found.listing.definitions[0].name
-('1', 'a')
-
-Each step reads the message as if it had only a few of its tools. So all steps see the same text
-around the tools, and together they see what one read of the whole would see.
+>>> try:
+...     next(parse_in_steps(raw, Limits()))  # so short a list needs no pause
+... except StopIteration as read:
+...     read.value == parse_message(raw)
+True
 """
 
 from __future__ import annotations
 
 import re
 from codecs import utf_8_decode
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from json.decoder import scanstring  # type: ignore[attr-defined]  # as protocol.scan does
+from json.decoder import scanstring  # type: ignore[attr-defined]  # as messages.scan does
 
 from mcp_tool_filter.core.errors import ProtocolError
-from mcp_tool_filter.core.messages.limits import Limits, OverLimit, frozen
+from mcp_tool_filter.core.messages.limits import MOST_LISTED, Limits, OverLimit, frozen
 from mcp_tool_filter.core.messages.messages import (
+    A_TOOL,
     Message,
     Place,
     Response,
     UnreadPlace,
     parse_message,
 )
-from mcp_tool_filter.core.messages.scan import Value, after_space, decode, skip_value
+from mcp_tool_filter.core.messages.scan import (
+    Budget,
+    Value,
+    after_space,
+    decode,
+    read_value,
+    skip_value,
+)
 from mcp_tool_filter.core.messages.skim import member_reader, spans_of
-from mcp_tool_filter.core.messages.tools import Definition, Listing, parse_listing
 
 SIMPLE_ID = rb'(?:0|[1-9][0-9]{0,15})|"[A-Za-z0-9_.:-]{0,64}"'
 """An id in the only usual spelling."""
@@ -161,16 +166,9 @@ def _count_characters(raw: bytes) -> int:
 
 
 _STEP = 32 * 1024  # characters of definitions per step: a few milliseconds
+_LEVELS_ABOVE = 3  # the message, its result, and the array of its tools
 
 type _Run = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class LongList:
-    message: Message
-    """Its result is not parsed further if there is a listing."""
-    listing: Listing | None = None
-    """None if it is another message, or if what it calls its tools could be read in two ways."""
 
 
 def in_parts(raw: bytes) -> Iterator[bytes | None]:
@@ -199,54 +197,53 @@ def in_parts(raw: bytes) -> Iterator[bytes | None]:
         yield f"{head}{text[start:end]}{tail}".encode()
 
 
-def read_in_steps(raw: bytes, limits: Limits) -> Iterator[LongList | None]:
-    """Yield None between the steps, and finally the message with its list. Raises ProtocolError."""
+def parse_in_steps(raw: bytes, limits: Limits) -> Generator[None, None, Message]:
+    """Do as ``parse_message``, with pauses while a long list of tools is read.
+
+    The tools are read first, then the rest, in which the list is known. Raises ProtocolError.
+    """
     if len(raw) > limits.message:
         raise OverLimit(f"a message is longer than {limits.message} bytes")
-    definitions: list[Definition] = []
-    last: tuple[Response, Listing] | None = None
-    for part in in_parts(raw):
-        if part is not None:
-            message = parse_message(part, limits)
-            listing = None
-            with suppress(ProtocolError):  # what it answers decides whether that matters
-                listing = parse_listing(message) if isinstance(message, Response) else None
-            if part is raw or listing is None or not isinstance(message, Response):
-                yield LongList(message if part is raw else parse_message(raw, limits), listing)
-                return
-            last = message, listing
-            definitions += listing.definitions
-        yield None
-    if last is not None:
-        yield _with_all(*last, tuple(definitions), decode(raw))
-
-
-def _with_all(
-    message: Response, listing: Listing, definitions: tuple[Definition, ...], text: str
-) -> LongList:
-    """Return the whole message, given what was read of the last part, and all definitions."""
-    place, result = message.place, message.result
-    longer = len(text) - len(place.text)
-    whole = Value(result.start, result.end + longer) if result else None
-    response = Response(message.id, whole, Place(text, place.start, place.end + longer))
-    return LongList(response, replace(listing, definitions=definitions))
+    text = decode(raw)
+    known: dict[int, Value] = {}
+    room, budget = limits.depth - _LEVELS_ABOVE, Budget(MOST_LISTED)
+    with suppress(ProtocolError, ValueError, IndexError, RecursionError):  # as the whole will tell
+        if (start := _start_of_tools(text)) is not None:
+            tools: list[Value] = []
+            pause_at = start + _STEP
+            for tool in _elements(
+                text, start, lambda at: read_value(text, at, A_TOOL, room, budget)
+            ):
+                tools.append(tool)
+                if tool.end > pause_at:
+                    yield
+                    pause_at = tool.end + _STEP
+            budget.take(len(tools))
+            end = after_space(text, tools[-1].end if tools else start + 1) + 1
+            known[start] = Value(start, end, elements=tuple(tools))
+    return parse_message(raw, limits, known)
 
 
 def _runs_of_tools(text: str) -> Iterator[_Run]:
     """Yield the span of the first few tools of ``result.tools``, then of the next few."""
-    at: int | None = after_space(text, 0)
-    for key in ("result", "tools"):
-        at = _member(text, at, key) if at is not None and text[at] == "{" else None
-    if at is None or text[at] != "[":
+    if (at := _start_of_tools(text)) is None:
         return
     first = end = 0
-    for start, end in _elements(text, at):
-        first = first or start
+    for tool in _elements(text, at, lambda at: Value(at, skip_value(text, at))):
+        first, end = first or tool.start, tool.end
         if end - first > _STEP:
             yield first, end
             first = 0
     if first:
         yield first, end
+
+
+def _start_of_tools(text: str) -> int | None:
+    """Return where the array ``result.tools`` begins, if there is one."""
+    at: int | None = after_space(text, 0)
+    for key in ("result", "tools"):
+        at = _member(text, at, key) if at is not None and text[at] == "{" else None
+    return at if at is not None and text[at] == "[" else None
 
 
 def _member(text: str, at: int, key: str) -> int | None:
@@ -264,13 +261,12 @@ def _member(text: str, at: int, key: str) -> int | None:
     return None
 
 
-def _elements(text: str, at: int) -> Iterator[_Run]:
-    """Yield the span of each element of an array."""
+def _elements(text: str, at: int, read: Callable[[int], Value]) -> Iterator[Value]:
+    """Yield each element of an array."""
     at = after_space(text, at + 1)
     while text[at] != "]":
-        end = skip_value(text, at)
-        yield at, end
-        at = after_space(text, end)
+        yield (element := read(at))
+        at = after_space(text, element.end)
         if text[at] == ",":
             at = after_space(text, at + 1)
             if text[at] == "]":

@@ -17,6 +17,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from json.encoder import encode_basestring_ascii
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import unquote
 
@@ -106,7 +107,8 @@ NOT_LOGGED_IN = -32010
 HEADER_MISMATCH = -32020
 
 # We open only a definition's own members; deeper values are only checked.
-_TOOLS: Outline = {"tools": Many({EACH: {}})}
+A_TOOL: Outline = {}
+_TOOLS: Outline = {"tools": Many({EACH: A_TOOL})}
 _ONE: Outline = {"params": {**_TOOLS, "_meta": {}}, "result": _TOOLS, "error": {}}
 _MESSAGE: Outline = {**_ONE, EACH: _ONE}
 _ENVELOPE = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
@@ -198,9 +200,12 @@ type Single = Request | Notification | Response
 type Message = Single | Batch
 
 
-def parse_message(raw: bytes, limits: Limits = _LIMITS) -> Message:
-    """Read a message. Raises ProtocolError if we cannot judge it."""
-    text, root = scan(raw, _MESSAGE, limits)
+def parse_message(
+    raw: bytes, limits: Limits = _LIMITS, read: Mapping[int, Value] = MappingProxyType({})
+) -> Message:
+    """Read a message; ``read`` are values in it that have been read before. Raises ProtocolError if
+    we cannot judge it."""
+    text, root = scan(raw, _MESSAGE, limits, read)
     if root.members is not None:
         return _single(text, root)
     if not root.elements:

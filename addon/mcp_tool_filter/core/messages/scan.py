@@ -56,6 +56,7 @@ class Many:
 
 _LIMITS = Limits()
 _NONE_KNOWN: Mapping[int, int] = {}
+_NONE_READ: Mapping[int, Value] = MappingProxyType({})
 _NO_NAMES: Mapping[str, Value] = MappingProxyType({})
 _LARGE = 32 * 1024  # bytes; in longer messages it pays to find the ends of long values first
 _ONE_LEVEL: Outline = {EACH: None}
@@ -103,18 +104,24 @@ class Member:
         return self.value.text
 
 
-class _Budget:
+class Budget:
     """How many more parts we may look into.
 
     (Each costs far more than a part that is only checked.)
     """
 
-    __slots__ = ("ends", "left", "lists", "most")
+    __slots__ = ("ends", "left", "lists", "most", "read")
 
-    def __init__(self, most: int, ends: Mapping[int, int] = _NONE_KNOWN) -> None:
+    def __init__(
+        self,
+        most: int,
+        ends: Mapping[int, int] = _NONE_KNOWN,
+        read: Mapping[int, Value] = _NONE_READ,
+    ) -> None:
         self.most = self.left = most
         self.ends = ends  # of values that are known to be JSON, and not too deep
-        self.lists: _Budget | None = None  # for all tool lists of a message; few have one
+        self.read = read  # values that have been read before, by where they begin
+        self.lists: Budget | None = None  # for all tool lists of a message; few have one
 
     def take(self, parts: int) -> None:
         self.left -= parts
@@ -122,19 +129,25 @@ class _Budget:
             raise OverLimit(f"more than {self.most} members and elements")
 
 
-def scan(raw: bytes, outline: Outline | None, limits: Limits = _LIMITS) -> tuple[str, Value]:
-    """Read one JSON document; return its text and its root, opened."""
+def scan(
+    raw: bytes,
+    outline: Outline | None,
+    limits: Limits = _LIMITS,
+    read: Mapping[int, Value] = _NONE_READ,
+) -> tuple[str, Value]:
+    """Read one JSON document; return its text and its root, opened. ``read`` are values in it that
+    have been read before."""
     if len(raw) > limits.message:
         raise OverLimit(f"a message is longer than {limits.message} bytes")
     text = decode(raw)
     try:
         ends = find_ends(raw, limits.depth) if len(raw) >= _LARGE else _NONE_KNOWN
-        budget = _Budget(MOST_PARTS, ends)
+        budget = Budget(MOST_PARTS, ends, read)
         begin = after_space(text, 0)
         if text[begin] == "[" and outline is not None and EACH in outline:
             root = _read_array(text, begin, outline[EACH], limits.depth - 1, budget, MOST_IN_BATCH)
         else:
-            root = _read(text, begin, outline, limits.depth, budget)
+            root = read_value(text, begin, outline, limits.depth, budget)
         if text[root.end :].strip(_SPACE):
             raise ProtocolError("more than one JSON value")
     except (ProtocolError, ValueError, IndexError, RecursionError) as error:
@@ -156,7 +169,7 @@ def open_value(text: str, value: Value, outline: Outline = _ONE_LEVEL) -> Value:
     """
     if value.members is not None or value.elements is not None or text[value.start] not in "{[":
         return value
-    return _read(text, value.start, outline, sys.maxsize, _Budget(MOST_LISTED))
+    return read_value(text, value.start, outline, sys.maxsize, Budget(MOST_LISTED))
 
 
 def decode(raw: bytes) -> str:
@@ -203,15 +216,19 @@ class _Strict:
 _scan_value: Any = json.scanner.c_make_scanner(_Strict)  # type: ignore[attr-defined]  # typeshed leaves it out
 
 
-def _read(text: str, at: int, outline: Outline | Many | None, room: int, budget: _Budget) -> Value:
+def read_value(
+    text: str, at: int, outline: Outline | Many | None, room: int, budget: Budget
+) -> Value:
     """Read a value that may nest ``room`` levels."""
     first = text[at]
     if first == '"':
         meaning, end = scanstring(text, at + 1, True)
         return Value(at, end, meaning)
+    if budget.read and (before := budget.read.get(at)):
+        return before
     if isinstance(outline, Many):
         if budget.lists is None:
-            budget.lists = _Budget(MOST_LISTED)
+            budget.lists = Budget(MOST_LISTED)
         outline, budget = outline.parts, budget.lists
     if outline is not None and room > 0:  # else it is only measured
         if first == "{":
@@ -226,7 +243,7 @@ def _read(text: str, at: int, outline: Outline | Many | None, room: int, budget:
     return Value(at, end)
 
 
-def _read_object(text: str, start: int, outline: Outline, room: int, budget: _Budget) -> Value:
+def _read_object(text: str, start: int, outline: Outline, room: int, budget: Budget) -> Value:
     members: list[Member] = []
     named: dict[str, Value] = {}
     at = start + 1
@@ -249,7 +266,7 @@ def _read_object(text: str, start: int, outline: Outline, room: int, budget: _Bu
             meaning, end = scanstring(text, begin + 1, True)
             value = Value(begin, end, meaning)
         else:
-            value = _read(text, begin, outline.get(key), room, budget)
+            value = read_value(text, begin, outline.get(key), room, budget)
             end = value.end
         named[key] = value
         members.append(Member(key, at, value))
@@ -277,7 +294,7 @@ def _read_array(
     start: int,
     outline: Outline | Many | None,
     room: int,
-    budget: _Budget,
+    budget: Budget,
     most_in_batch: int = sys.maxsize,
 ) -> Value:
     elements: list[Value] = []
@@ -285,7 +302,7 @@ def _read_array(
     if text[at] == "]":
         return Value(start, at + 1, None, None, ())
     while True:
-        value = _read(text, at, outline, room, budget)
+        value = read_value(text, at, outline, room, budget)
         elements.append(value)
         end = after_space(text, value.end)
         if len(elements) > most_in_batch:

@@ -279,12 +279,22 @@ def _shows(json_text: str, names: Collection[str], *, has_list: bool = True) -> 
     return is_too_long_to_search(json_text) or _Search(names).finds_in(json_text, root)
 
 
-def shows_other_tool(definition: str, names: Collection[str]) -> bool:
-    """Tell whether a tool's definition shows one of these other tools."""
+def may_carry_another(definition: str) -> bool:
+    """Tell whether a tool's definition may have that of another tool in it: nearly none has."""
     bare = bare_json(definition)
-    if bare is None or bare.count("inputschema") > 1 or any(word in bare for word in _HOLDERS):
-        return bool(names) and _shows(definition, names, has_list=False)
-    return False  # the only schema is its own
+    if bare is None or bare.count("inputschema") > 1:
+        return True  # else the only schema is its own
+    return any(word in bare for word in _HOLDERS)
+
+
+def carries(definition: str, names: Collection[str]) -> bool:
+    """Tell whether such a definition has that of one of these tools in it."""
+    return bool(names) and _shows(definition, names, has_list=False)
+
+
+def carries_another(definition: str, names: Collection[str]) -> bool:
+    """Tell the same of any definition."""
+    return bool(names) and may_carry_another(definition) and carries(definition, names)
 
 
 def _may_show_tool(json_text: str, names: Collection[str]) -> bool:

@@ -28,13 +28,15 @@ A click hides one tool, or exposes another:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
+from mcp_tool_filter.core.errors import ProtocolError
+from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import fold
+from mcp_tool_filter.core.messages.scan import Value, scan
 from mcp_tool_filter.core.policy.patterns import Pattern, deny_for, exactly, in_any_case
 
 
@@ -90,6 +92,12 @@ class Claims:
 
 
 _UNCLEAR = Claims()
+_USUAL = frozenset({
+    "name", "title", "description", "inputSchema", "outputSchema", "annotations", "_meta", "icons",
+    "readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint",
+})  # fmt: skip
+"""Keys that nobody takes for one another."""
+_BOOLEANS = {"true": True, "false": False}
 READ_ONLY = "read-only"
 _HIDES: dict[str, Callable[[Claims], bool]] = {
     READ_ONLY: lambda says: says.read_only is not True,
@@ -209,17 +217,15 @@ def is_hint(by: Hider | None) -> bool:
     return by in _CAUSES.values()
 
 
-class _Members(list[tuple[str, object]]):
-    """The members of an object, also those with the same key."""
-
-    def the(self, key: str) -> object:
-        """Return the value of a key; None if some reader may find another value for it."""
-        alike = [member for member in self if _plain(member[0]) == key.lower()]
-        return alike[0][1] if len(alike) == 1 and alike[0][0] == key else None
-
-    def claim(self, key: str) -> bool | None:
-        value = self.the(key)
-        return value if isinstance(value, bool) else None
+def _the(holder: Value, key: str) -> Value | None:
+    """Return the value of a key; None if some reader may find another value for it."""
+    plain = key.lower()
+    alike = [
+        member
+        for member in holder.members or ()
+        if member.key == key or (member.key not in _USUAL and _plain(member.key) == plain)
+    ]
+    return alike[0].value if len(alike) == 1 and alike[0].key == key else None
 
 
 def _plain(key: str) -> str:
@@ -244,17 +250,21 @@ _SHORT = 4096  # bytes
 @lru_cache(1024)  # where new tools are judged, each list has the same ones
 def _read(definition: bytes) -> Claims:
     try:
-        tool = json.loads(definition, object_pairs_hook=_Members, parse_int=str, parse_float=str)
-    except (ValueError, RecursionError):
+        text, tool = scan(definition, {"annotations": {}}, Limits(message=len(definition)))
+    except ProtocolError:
         return _UNCLEAR
-    said = tool.the("annotations") if isinstance(tool, _Members) else None
-    if not isinstance(said, _Members):
+    if (said := _the(tool, "annotations")) is None:
         return _UNCLEAR
+
+    def claim(key: str) -> bool | None:
+        value = _the(said, key)
+        return _BOOLEANS.get(text[value.start : value.end]) if value else None
+
     return Claims(
-        read_only=said.claim("readOnlyHint"),
-        destructive=said.claim("destructiveHint"),
-        idempotent=said.claim("idempotentHint"),
-        open_world=said.claim("openWorldHint"),
+        read_only=claim("readOnlyHint"),
+        destructive=claim("destructiveHint"),
+        idempotent=claim("idempotentHint"),
+        open_world=claim("openWorldHint"),
     )
 
 

@@ -123,6 +123,16 @@ def at_once[Outcome](steps: Deciding[Outcome]) -> Outcome:
         return cast("Outcome", made.value)
 
 
+def with_pauses[Outcome](steps: Generator[None, None, Outcome]) -> Deciding[Outcome]:
+    """Do long work in steps; other clients are served after each."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as made:
+            return cast("Outcome", made.value)
+        yield LET_OTHERS_GO_ON
+
+
 def begin[Outcome](decision: Decision[Outcome]) -> Decision[Outcome]:
     """Run a decision up to its first effect; return the outcome if it needs none."""
     if not waits(decision):

@@ -23,13 +23,18 @@ from collections import Counter
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import batched
 from types import MappingProxyType
 from typing import NamedTuple
 
 from mcp_tool_filter.core.errors import printable
 from mcp_tool_filter.core.messages.limits import MEBIBYTE
-from mcp_tool_filter.core.messages.tools import Definition, Listing, shows_other_tool
+from mcp_tool_filter.core.messages.tools import (
+    Definition,
+    Listing,
+    carries,
+    carries_another,
+    may_carry_another,
+)
 from mcp_tool_filter.core.policy.choice import (
     EVERYTHING,
     IN_LOCK,
@@ -241,52 +246,35 @@ def take_snapshot(listings: Iterable[Listing], choice: Choice = EVERYTHING) -> S
 
 
 def snapshot_in_steps(listings: Iterable[Listing | None], choice: Choice) -> Deciding[Snapshot]:
-    """Do the same for a list that may be long: other clients are served meanwhile.
+    """Do the same for a list that is read in parts, with a pause after each.
 
-    None among the pages is only a pause.
+    None among the parts is only a pause.
     """
     sorting, allowed = _Sorting(choice), Definitions()
+    nested: list[str] = []
     for listing in listings:
-        for some in few_of(listing.definitions if listing else ()):
-            for one in some:
-                name = one.name or ""
-                if name in allowed.names and sorting.deny_changed(one):
-                    continue
-                if name in allowed.names and not one.problem:
-                    sorting.faults.append(listed_twice(name))
-                elif sorting.judge(one) is Standing.ALLOWED:
-                    allowed.add(name, one.raw)
-            yield LET_OTHERS_GO_ON
+        for one in listing.definitions if listing else ():
+            name = one.name or ""
+            if name in allowed.names and sorting.deny_changed(one):
+                continue
+            if name in allowed.names and not one.problem:
+                sorting.faults.append(listed_twice(name))
+            elif sorting.judge(one) is Standing.ALLOWED:
+                allowed.add(name, one.raw)
+                if may_carry_another(one.raw.decode()):
+                    nested.append(name)
+        yield LET_OTHERS_GO_ON
     if not sorting.denied.keys().isdisjoint(allowed):
         allowed = Definitions(
             (name, raw) for name, raw in allowed.items() if name not in sorting.denied
         )
-    carrying: set[str] = set()
-    for names in batched(allowed, _FEW):
-        raws = [(name, allowed[name].decode()) for name in names]
-        carrying.update(name for name, raw in raws if shows_other_tool(raw, sorting.denied))
-        yield LET_OTHERS_GO_ON
+    # Which tools are denied is known only now. Few definitions have any of a definition in them.
+    there = (name for name in nested if name in allowed.names)
+    carrying = {name for name in there if carries(allowed[name].decode(), sorting.denied)}
     if carrying:
         sorting.faults += map(_carrying, filter(carrying.__contains__, allowed))
         allowed = Definitions((name, raw) for name, raw in allowed.items() if name not in carrying)
     return sorting.snapshot(allowed)
-
-
-_FEW = 200  # tools that are judged without a pause
-_LITTLE = 32 * 1024  # bytes of their definitions
-
-
-def few_of(definitions: Iterable[Definition]) -> Iterator[list[Definition]]:
-    """Yield a few definitions at a time: judging them takes a few milliseconds."""
-    some: list[Definition] = []
-    size = 0
-    for one in definitions:
-        some.append(one)
-        size += len(one.raw)
-        if len(some) == _FEW or size > _LITTLE:
-            yield some
-            some, size = [], 0
-    yield some
 
 
 @dataclass(slots=True)
@@ -301,6 +289,8 @@ class _Sorting:
     matched: Counter[Pattern] = field(default_factory=Counter)
     judged: int = 0
     faults: list[str] = field(default_factory=list)
+    foreseen: dict[int, Hider | None] = field(default_factory=dict)
+    """What hides definitions that were looked at before, by their ``id``."""
 
     def judge(self, definition: Definition) -> Standing:
         """Tell whether a tool is exposed, denied, or cannot be exposed (unknown)."""
@@ -317,10 +307,14 @@ class _Sorting:
         hits = self.choice.hits(name)
         self.matched.update(hits)
         self.judged += 1
-        if (by := self.choice.hiding(name, definition.raw, hits=hits)) is not None:
+        if id(definition) in self.foreseen:  # to read its hints twice would take as long again
+            by = self.foreseen[id(definition)]
+        else:
+            by = self.choice.hiding(name, definition.raw, hits=hits)
+        if by is not None:
             self._deny(name, by, definition)
             return Standing.DENIED
-        if self.hidden is not None and shows_other_tool(definition.raw.decode(), self.hidden):
+        if self.hidden is not None and carries_another(definition.raw.decode(), self.hidden):
             self.faults.append(_carrying(name))
             return Standing.UNKNOWN
         return Standing.ALLOWED
@@ -482,56 +476,53 @@ class UnlistedTools:
         """Return the same definitions, judged by another choice."""
         new = UnlistedTools(choice)
         if definitions := self.definitions:
-            at_once(new.judge_page(Listing(definitions, None, ("", ""), "", "")))
+            new.judge_page(Listing(definitions, None, ("", ""), "", ""))
         new._next = self._next
         return new
 
-    def judge_page(self, page: Listing, *, pins: bool = True) -> Deciding[Snapshot]:
+    def judge_page(self, page: Listing, *, pins: bool = True) -> Snapshot:
         """Return the snapshot for rewriting a page; pin its new definitions if it ``pins``."""
         sorting = self._sorting
         of_page = _Sorting(sorting.choice, self._hidden)
         allowed = Definitions()
         if sorting.choice.lock is not None:
-            yield from self._deny_changed(page, pins=pins)
+            self._deny_changed(page, pins=pins)
         if pins and sorting.choice.needs_definitions:
-            yield from self._foresee(page)
-        for some in few_of(page.definitions):
-            for one in some:
-                name = one.name or ""
-                if pins and name not in self.pinned and self.size <= _LONGEST_LIST:
-                    self._pin(one)
-                known = self.pinned.get(name)
-                is_denied = known is not None or sorting.choice.lock is not None
-                if is_denied and name in sorting.denied:
-                    of_page.denied[name] = sorting.denied[name]
-                    of_page.denied_bytes += len((known or one).raw)
-                elif name not in allowed.names and (
-                    known is not None or of_page.judge(one) is Standing.ALLOWED
-                ):
-                    allowed.add(name, (known or one).raw)
-            yield LET_OTHERS_GO_ON
+            self._foresee(page)
+        for one in page.definitions:
+            name = one.name or ""
+            if pins and name not in self.pinned and self.size <= _LONGEST_LIST:
+                self._pin(one)
+            known = self.pinned.get(name)
+            is_denied = known is not None or sorting.choice.lock is not None
+            if is_denied and name in sorting.denied:
+                of_page.denied[name] = sorting.denied[name]
+                of_page.denied_bytes += len((known or one).raw)
+            elif name not in allowed.names and (
+                known is not None or of_page.judge(one) is Standing.ALLOWED
+            ):
+                allowed.add(name, (known or one).raw)
+        sorting.foreseen.clear()
         return replace(of_page.snapshot(allowed), by_name=self._hidden)
 
-    def _deny_changed(self, page: Listing, *, pins: bool) -> Deciding[None]:
+    def _deny_changed(self, page: Listing, *, pins: bool) -> None:
         """Deny what the lock does not approve, also if it approved another definition before."""
-        for some in few_of(page.definitions):
-            for one in some:
-                if self._sorting.deny_changed(one) and one.name is not None:
-                    self._known[one.name] = self._sorting.denied[one.name]
-                    if one.name in self.pinned or (pins and self.size <= _LONGEST_LIST):
-                        self.pinned[one.name] = one
-                        self.size += len(one.raw)
-            yield LET_OTHERS_GO_ON
+        for one in page.definitions:
+            if self._sorting.deny_changed(one) and one.name is not None:
+                self._known[one.name] = self._sorting.denied[one.name]
+                if one.name in self.pinned or (pins and self.size <= _LONGEST_LIST):
+                    self.pinned[one.name] = one
+                    self.size += len(one.raw)
 
-    def _foresee(self, page: Listing) -> Deciding[None]:
+    def _foresee(self, page: Listing) -> None:
         """Note the tools that a page's definitions hide: no other of its tools may carry one."""
         first = {one.name: one for one in reversed(page.definitions) if not one.problem}
-        for some in few_of(first.values()):
-            for one in some:
-                if one.name is not None and one.name not in self._known:
-                    by = self._sorting.choice.hiding(one.name, one.raw)
-                    self._known |= {one.name: by} if by else {}
-            yield LET_OTHERS_GO_ON
+        for one in first.values():
+            if one.name is not None and one.name not in self._known:
+                by = self._sorting.choice.hiding(one.name, one.raw)
+                self._sorting.foreseen[id(one)] = by
+                if by:
+                    self._known[one.name] = by
 
     def _pin(self, definition: Definition) -> None:
         """Remember the first definition of a tool."""
@@ -544,7 +535,7 @@ class UnlistedTools:
             if self._sorting.choice.needs_definitions:
                 self._known[name] = self._sorting.denied.get(name)
 
-    def finish_page(self, asked: str | None, page: Listing) -> Deciding[Snapshot | None]:
+    def finish_page(self, asked: str | None, page: Listing) -> Snapshot | None:
         """Note the page that answers this cursor; return the snapshot if the list is complete
         now."""
         if asked is not None and asked != self._next:
@@ -553,9 +544,7 @@ class UnlistedTools:
         if self._next is not None or self.size > _LONGEST_LIST:
             return None
         allowed = Definitions()
-        for some in few_of(tuple(self.pinned.values())):
-            for one in some:
-                if one.name is not None and one.name not in self._sorting.denied:
-                    allowed.add(one.name, one.raw)
-            yield LET_OTHERS_GO_ON
+        for one in self.pinned.values():
+            if one.name is not None and one.name not in self._sorting.denied:
+                allowed.add(one.name, one.raw)
         return self._sorting.snapshot(allowed)

@@ -34,12 +34,10 @@ from mcp_tool_filter.core.messages.tools import (
     request_within,
     shows_tool,
 )
-from mcp_tool_filter.core.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
 from mcp_tool_filter.core.policy.snapshot import (
     Snapshot,
     Standing,
     drift_of,
-    few_of,
     listed_twice,
     shown,
 )
@@ -248,7 +246,7 @@ def decide_listing(
         return Forward()
     if not (expected or listing.has_definitions):
         return _without_hidden_names(listing, snapshot)
-    return at_once(decide_in_steps(listing, snapshot, is_ours=is_ours))
+    return decide_listed(listing, snapshot, is_ours=is_ours)
 
 
 def _without_hidden_names(listing: Listing, snapshot: Snapshot) -> Forward | Rewrite:
@@ -268,20 +266,17 @@ def _without_hidden_names(listing: Listing, snapshot: Snapshot) -> Forward | Rew
     return Rewrite(listing.with_tools(kept), Reason(Why.HIDDEN, tuple(hidden)))
 
 
-def decide_in_steps(
+def decide_listed(
     listing: Listing, snapshot: Snapshot, *, is_ours: bool = False
-) -> Deciding[Forward | Rewrite]:
-    """Do the same for a parsed list that may be long."""
+) -> Forward | Rewrite:
+    """Do the same for a list that has been read."""
     if shows_tool(listing.surroundings, snapshot.never_shown):
         raise ShowsHidden(HIDDEN_TOOL)
-    kept: dict[str, bytes] = {}
     drift: list[str] = []
     faults = frozenset(snapshot.faults)
-    for some in few_of(listing.definitions):
-        kept.update(_kept(some, snapshot, is_ours=is_ours))
-        if not is_ours:
-            drift += filter(None, (drift_of(one, snapshot, faults) for one in some))
-        yield LET_OTHERS_GO_ON
+    kept = dict(_kept(listing.definitions, snapshot, is_ours=is_ours))
+    if not is_ours:
+        drift += filter(None, (drift_of(one, snapshot, faults) for one in listing.definitions))
     return _with_kept(listing, kept, drift)
 
 
