@@ -37,15 +37,17 @@ from mcp_tool_filter.core.http.urls import parse_origin
 from mcp_tool_filter.core.messages.limits import (
     INITIALIZE_REVISIONS,
     KNOWN_REVISIONS,
-    R2025_11_25,
-    R2026_07_28,
+    META_REVISION,
+    NEWEST_STATELESS,
+    NEWEST_WITH_INITIALIZE,
+    REVISION_KEY,
 )
 from mcp_tool_filter.core.options import CHOICE, OPTIONS
 from mcp_tool_filter.core.process.sentences import estimate_tokens
 from mcp_tool_filter.core.sockets.client import HttpClient
 from mcp_tool_filter.core.sockets.serve import bind
 from mcp_tool_filter.core.sockets.server import ServedRequest, ServedResponse, http_server
-from mcp_tool_filter.core.upstream.clients import Poster, StreamableClient
+from mcp_tool_filter.core.upstream.clients import JSON_BODY, Poster, StreamableClient
 from mcp_tool_filter.core.upstream.replies import Refused
 
 _DENY = r"^file_(?:write|move|delete)$,_database$,^shell_,_production$,^email_(?:send|delete)$"
@@ -106,7 +108,7 @@ async def _look(url: str, known: Sequence[str] = ()) -> _Seen:
     http = HttpClient(parse_origin(url))
     client = StreamableClient(Poster(http, PATH, limit=_LIMIT))
     reply = await client.initialize()
-    await client.initialized(str(reply.result["protocolVersion"]))
+    await client.initialized(str(reply.result[REVISION_KEY]))
     listed = await client.request("tools/list", {})
     tools = json.loads(listed.raw)["result"]["tools"]
     left = [tool["name"] for tool in tools]
@@ -197,7 +199,7 @@ class DemoUpstream:
     async def answer(self, request: ServedRequest) -> ServedResponse:
         status, said = self._answer_http(request)
         body = json.dumps(said, separators=(",", ":")).encode() if said else b""
-        return ServedResponse(status, [(b"content-type", b"application/json")], body)
+        return ServedResponse(status, [JSON_BODY], body)
 
     def _answer_http(self, request: ServedRequest) -> tuple[int, JsonObject | None]:
         if request.path != PATH:
@@ -214,9 +216,9 @@ class DemoUpstream:
         return self._answer(message["id"], method, params)
 
     def _answer(self, id: object, method: str, params: JsonObject) -> tuple[int, JsonObject]:
-        said = params.get("_meta", {}).get("io.modelcontextprotocol/protocolVersion")
-        if said not in (None, R2026_07_28):
-            why = {"supported": [R2026_07_28], "requested": said}
+        said = params.get("_meta", {}).get(META_REVISION)
+        if said not in (None, NEWEST_STATELESS):
+            why = {"supported": [NEWEST_STATELESS], "requested": said}
             return 400, _error(id, -32022, "Unsupported protocol version", why)
         modern = _MODERN if said else {}
         match method:
@@ -259,9 +261,9 @@ def _discovery() -> JsonObject:
 
 
 def _welcome(params: JsonObject) -> JsonObject:
-    wanted = params.get("protocolVersion")
-    revision = wanted if wanted in INITIALIZE_REVISIONS[1:] else R2025_11_25
-    return {"protocolVersion": revision, "capabilities": _CAPABILITIES, "serverInfo": _INFO}
+    wanted = params.get(REVISION_KEY)
+    revision = wanted if wanted in INITIALIZE_REVISIONS[1:] else NEWEST_WITH_INITIALIZE
+    return {REVISION_KEY: revision, "capabilities": _CAPABILITIES, "serverInfo": _INFO}
 
 
 def _result(id: object, result: JsonObject) -> JsonObject:

@@ -30,7 +30,7 @@ from weakref import WeakValueDictionary, finalize, ref
 
 from mcp_tool_filter.core.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.core.messages.large import in_parts
-from mcp_tool_filter.core.messages.limits import MEBIBYTE, Limits
+from mcp_tool_filter.core.messages.limits import MEBIBYTE, META_REVISION, Limits
 from mcp_tool_filter.core.messages.messages import (
     Message,
     Notification,
@@ -498,7 +498,6 @@ ALL_CAPABILITIES = (
 _OF_MCP = "io.modelcontextprotocol/"
 _IN_META = f"{_OF_MCP}clientCapabilities"
 _PROGRAM = f"{_OF_MCP}clientInfo"
-_REVISION = f"{_OF_MCP}protocolVersion"
 # Members of ``_meta`` by which an upstream chooses no other tools. ``server-variant`` is one of the
 # others, and there may be more in later revisions.
 _HARMLESS = frozenset(
@@ -541,7 +540,7 @@ def program_in(message: Request) -> str | None:
 
 def revision_in(message: Request | Notification) -> str | None:
     """Return the revision that a message names in its ``_meta``."""
-    said = _in_meta(message, _REVISION)
+    said = _in_meta(message, META_REVISION)
     return said.text if said else None
 
 

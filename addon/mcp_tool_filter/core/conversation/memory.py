@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from mcp_tool_filter.core.messages.large import ResultEnvelope
-from mcp_tool_filter.core.messages.limits import MEBIBYTE, R2025_11_25, Limits, Transport
+from mcp_tool_filter.core.messages.limits import MEBIBYTE, NEWEST_WITH_INITIALIZE, Limits, Transport
 from mcp_tool_filter.core.messages.messages import (
     id_value,
 )
@@ -167,7 +167,7 @@ class Sessions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
     transport: Transport = Transport.STREAMABLE
-    revision: str = R2025_11_25
+    revision: str = NEWEST_WITH_INITIALIZE
     endpoint: str = "/mcp"
     """The path and query that worked."""
     server_name: str = ""

@@ -37,6 +37,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal
 
 from mcp_tool_filter.core.http.head import AnswerNotes, RequestNotes
+from mcp_tool_filter.core.messages.limits import HTTP_TOKEN
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.http.head import Fields
@@ -157,7 +158,7 @@ class AnswerHead:
         )  # fmt: skip
 
 
-_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
+_TOKEN = HTTP_TOKEN.encode()
 FIELD: Final = re.compile(rb"%b+:[^\0-\x08\x0a-\x1f\x7f]*" % _TOKEN)
 """A field as it may be written, without its line end."""
 _FIELD_LINES = re.compile(rb"(?:%b+:[^\0-\x08\x0a-\x1f\x7f]*\r\n)*" % _TOKEN)

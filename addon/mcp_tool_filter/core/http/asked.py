@@ -12,6 +12,7 @@ from urllib.parse import urljoin, urlsplit
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.policy_in_force import Arrival, oversized
 from mcp_tool_filter.core.errors import ProtocolError
+from mcp_tool_filter.core.http.bodies import EVENT_STREAM, JSON
 from mcp_tool_filter.core.http.head import Head, problem_in_body, problem_in_mirrored
 from mcp_tool_filter.core.messages.limits import Limits, OverLimit, frozen, has_initialize
 from mcp_tool_filter.core.messages.messages import (
@@ -85,9 +86,6 @@ class LegacyEndpoints:
 
     def __iter__(self) -> Iterator[LegacyStream]:
         return iter([one for streams in self.endpoints.values() for one in streams])
-
-
-JSON = "application/json"
 
 
 _NO_HEAD = Head("", "", ())
@@ -205,4 +203,4 @@ def refused(body: bytes, why: Why, detail: str, limits: Limits) -> Reply:
 
 def _accepts_both(head: Head) -> bool:
     accept = (head.get(b"accept") or "").lower()
-    return "application/json" in accept and "text/event-stream" in accept
+    return JSON in accept and EVENT_STREAM in accept

@@ -119,6 +119,7 @@ def _zstd(raw: bytes, limit: int) -> bytes:
 _DECODERS = {"gzip": _gzip, "deflate": _deflate, "br": _brotli, "zstd": _zstd}
 
 
+JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
 _VALUE = re.compile(r"""["']?([^"'\s]*)""")
 
@@ -154,9 +155,8 @@ def charsets_in(content_type: str) -> list[str]:
 
 
 # In the last ones ASCII bytes mean ASCII; JSON is always read as UTF-8.
-_READABLE = frozenset({
-    "utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin1", "windows-1252",
-})  # fmt: skip
+UTF_8 = frozenset({"utf-8", "utf8"})
+READABLE = UTF_8 | {"us-ascii", "ascii", "iso-8859-1", "latin1", "windows-1252"}
 
 
 @lru_cache(maxsize=128)  # the same few come again and again
@@ -164,7 +164,7 @@ def refuse_partial(status: int, content_type: str) -> None:
     """Raise ProtocolError for a partial answer, or one in a charset that we do not read."""
     if status == 206:
         raise ProtocolError("a partial answer that was not requested")
-    if not _READABLE.issuperset(charsets_in(content_type)):
+    if not READABLE.issuperset(charsets_in(content_type)):
         raise ProtocolError("a charset that is not accepted")
 
 

@@ -49,9 +49,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote_plus
 
 from mcp_tool_filter.core.errors import ProtocolError
-from mcp_tool_filter.core.http.bodies import charsets_in, kind_of
+from mcp_tool_filter.core.http.bodies import UTF_8, charsets_in, kind_of
 from mcp_tool_filter.core.http.urls import WITH_URLS, UpstreamNames, keep_links, leads_away
-from mcp_tool_filter.core.messages.limits import Limits
+from mcp_tool_filter.core.messages.limits import HTTP_TOKEN, META_REVISION, Limits
 from mcp_tool_filter.core.messages.messages import (
     Batch,
     Message,
@@ -359,7 +359,7 @@ def problem_in_mirrored(head: Head, message: Message) -> str | None:
 
 @lru_cache(maxsize=128)  # the same few come again and again
 def _is_utf8(content_type: str) -> bool:
-    return all(charset in ("utf-8", "utf8") for charset in charsets_in(content_type))
+    return UTF_8.issuperset(charsets_in(content_type))
 
 
 def _is_plain_form(body: bytes) -> bool:
@@ -454,8 +454,7 @@ def _encoded(text: str) -> str:
 type ParamHeaders = Mapping[tuple[str, ...], str]
 """The path of each mirrored argument, and the end of its header's name."""
 
-_REVISION = "io.modelcontextprotocol/protocolVersion"
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TOKEN = re.compile(f"{HTTP_TOKEN}+")
 _MIRRORED_TYPES = ("string", "integer", "boolean")
 _DEEPEST = 32  # levels of a schema
 
@@ -465,7 +464,7 @@ def revision_in(message: Message) -> str | None:
     if not isinstance(message, Request | Notification) or message.params is None:
         return None
     meta = message.params.get("_meta")
-    revision = meta.get(_REVISION) if meta else None
+    revision = meta.get(META_REVISION) if meta else None
     return revision.text if revision and revision.text and _TOKEN.fullmatch(revision.text) else None
 
 

@@ -1,5 +1,5 @@
-"""What the house takes as given: limits on what a peer can make us hold, MCP's revisions, and
-frozen values.
+"""What the house takes as given: limits on what a peer can make us hold, MCP's revisions, what a
+token of HTTP is, and frozen values.
 
 Revisions are named by date, so later ones compare greater. We assume nothing about a revision that
 is not in ``KNOWN_REVISIONS``. Sources: the specification's `basic/transports` and `basic/lifecycle`
@@ -8,6 +8,7 @@ pages of each revision, and `basic/versioning` of 2026-07-28.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, dataclass_transform
@@ -70,13 +71,60 @@ R2025_06_18: Final = "2025-06-18"
 R2025_11_25: Final = "2025-11-25"
 R2026_07_28: Final = "2026-07-28"
 
-INITIALIZE_REVISIONS: Final = (R2024_11_05, R2025_03_26, R2025_06_18, R2025_11_25)
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """What differs between revisions, apart from what messages say themselves."""
+
+    name: str
+    is_stateless: bool = False
+    """Each request states its revision and its sender; before, ``initialize`` did that once."""
+    resource_not_found: int = -32602
+    """The code of the error for a resource that does not exist."""
+
+
+_OLDER_CODE = -32002
+REVISIONS: Final = (
+    Revision(R2024_11_05, resource_not_found=_OLDER_CODE),
+    Revision(R2025_03_26, resource_not_found=_OLDER_CODE),
+    Revision(R2025_06_18, resource_not_found=_OLDER_CODE),
+    Revision(R2025_11_25, resource_not_found=_OLDER_CODE),
+    Revision(R2026_07_28, is_stateless=True),
+)
+"""The revisions that we know, oldest first. Code elsewhere names none of them."""
+
+KNOWN_REVISIONS: Final = tuple(one.name for one in REVISIONS)
+INITIALIZE_REVISIONS: Final = tuple(one.name for one in REVISIONS if not one.is_stateless)
 """Negotiated by an ``initialize`` at the beginning; oldest first."""
-
-STATELESS_REVISIONS: Final = (R2026_07_28,)
+STATELESS_REVISIONS: Final = tuple(one.name for one in REVISIONS if one.is_stateless)
 """Stated in every request; oldest first."""
+OLDEST: Final = KNOWN_REVISIONS[0]
+NEWEST_WITH_INITIALIZE: Final = INITIALIZE_REVISIONS[-1]
+NEWEST_STATELESS: Final = STATELESS_REVISIONS[-1]
 
-KNOWN_REVISIONS: Final = (*INITIALIZE_REVISIONS, *STATELESS_REVISIONS)
+REVISION_KEY: Final = "protocolVersion"
+"""The member in which ``initialize`` and its answer name the revision."""
+META_REVISION: Final = f"io.modelcontextprotocol/{REVISION_KEY}"
+"""The member of ``_meta`` in which a stateless request names it."""
+
+HTTP_TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]"
+"""A character of a header's name, a method, and so on (RFC 9110, section 5.6.2)."""
+
+
+def revision_of(name: str | None) -> Revision:
+    """Return the newest known revision that is not newer than the one of this name.
+
+    >>> revision_of("2025-12-31").name, revision_of(None).name
+    ('2025-11-25', '2024-11-05')
+    """
+    older = [one for one in REVISIONS if one.name <= (name or "")]
+    return older[-1] if older else REVISIONS[0]
+
+
+def stateless_for_both(theirs: Iterable[str]) -> str | None:
+    """Return the newest stateless revision that an upstream speaks, too, or None."""
+    both = set(STATELESS_REVISIONS) & set(theirs)
+    return max(both, default=None)
 
 
 class Transport(StrEnum):

@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from mcp_tool_filter.core.errors import ProtocolError
-from mcp_tool_filter.core.messages.limits import Limits, frozen
+from mcp_tool_filter.core.messages.limits import META_REVISION, Limits, frozen
 from mcp_tool_filter.core.messages.messages import (
     Batch,
     Notification,
@@ -178,7 +178,7 @@ def parse_list_request(message: Request) -> ListRequest:
         raise ProtocolError("a tools/list whose params are not an object")
     refuse_misreadable(params.members, _LIST_PARAMS)
     meta, cursor = params.named.get("_meta"), params.named.get("cursor")
-    revision = meta.named.get("io.modelcontextprotocol/protocolVersion") if meta else None
+    revision = meta.named.get(META_REVISION) if meta else None
     return ListRequest(
         id=message.id,
         has_cursor=cursor is not None,

@@ -32,7 +32,7 @@ from mcp_tool_filter.core.errors import (
     StartError,
     UnsetVariable,
 )
-from mcp_tool_filter.core.messages.limits import MEBIBYTE, Limits
+from mcp_tool_filter.core.messages.limits import HTTP_TOKEN, MEBIBYTE, Limits
 from mcp_tool_filter.core.options import KEYS, SWITCH, Texts
 from mcp_tool_filter.core.policy.choice import EVERYTHING, READ_ONLY, Choice
 from mcp_tool_filter.core.policy.patterns import (
@@ -149,7 +149,7 @@ _SIZE = re.compile(r"(\d{1,12})\s*([kmg]?)i?b?", re.IGNORECASE)
 _AGE = re.compile(r"(\d{1,6})([smhd])")
 _AGES = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+)|\$)")
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TOKEN = re.compile(f"{HTTP_TOKEN}+")
 # Headers that the HTTP connection sets itself.
 _NOT_TO_SET = frozenset({
     "host", "content-length", "transfer-encoding", "connection", "upgrade", "accept-encoding",

@@ -16,9 +16,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mcp_tool_filter.core.errors import ProtocolError
-from mcp_tool_filter.core.http.bodies import EVENT_STREAM
+from mcp_tool_filter.core.http.bodies import EVENT_STREAM, JSON
 from mcp_tool_filter.core.http.urls import Origin
-from mcp_tool_filter.core.messages.limits import R2026_07_28, Transport
+from mcp_tool_filter.core.messages.limits import NEWEST_STATELESS, Transport
 from mcp_tool_filter.core.process.background import Background, look_at
 from mcp_tool_filter.core.sockets.client import Headers, HttpClient, HttpResponse
 from mcp_tool_filter.core.sockets.connect import ConnectionLost, HttpFailed
@@ -50,9 +50,9 @@ _GOODBYE_TIMEOUT = 2.0  # seconds to close our sessions
 _MOST_SESSIONS = 10  # that we close, if an upstream gives us one with each answer
 NO_ANSWER = "The event stream ended without an answer"
 
-JSON_OR_EVENTS: Final = (b"accept", b"application/json, text/event-stream")
+JSON_OR_EVENTS: Final = (b"accept", f"{JSON}, {EVENT_STREAM}".encode())
 EVENTS: Final = (b"accept", EVENT_STREAM.encode())
-JSON_BODY: Final = (b"content-type", b"application/json")
+JSON_BODY: Final = (b"content-type", JSON.encode())
 
 
 class Poster:
@@ -98,7 +98,7 @@ class Poster:
                 refused = await refusal(got)
                 refused.path = self.path
                 raise refused
-            if got.media_type == "application/json":
+            if got.media_type == JSON:
                 return only_reply(number, await got.read(self._limit))
             if got.media_type == EVENT_STREAM:
                 return await self._listen(got, number, answers=answers)
@@ -255,7 +255,7 @@ class StreamableClient:
 
     @property
     def revision(self) -> str:
-        return R2026_07_28 if self.transport is Transport.STATELESS else self._poster.revision
+        return NEWEST_STATELESS if self.transport is Transport.STATELESS else self._poster.revision
 
     @property
     def has_session(self) -> bool:

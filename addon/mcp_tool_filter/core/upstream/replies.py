@@ -17,7 +17,7 @@ import orjson
 from mcp_tool_filter import __version__
 from mcp_tool_filter.core.conversation.kinds import ALL_CAPABILITIES
 from mcp_tool_filter.core.errors import ProtocolError, printable
-from mcp_tool_filter.core.messages.limits import R2025_11_25
+from mcp_tool_filter.core.messages.limits import META_REVISION, NEWEST_WITH_INITIALIZE, REVISION_KEY
 from mcp_tool_filter.core.messages.messages import parse_message, singles
 from mcp_tool_filter.core.messages.sse import Event, EventParser, Oversized
 from mcp_tool_filter.core.sockets.client import HttpResponse
@@ -31,7 +31,7 @@ CAPABILITIES: Final = orjson.loads(ALL_CAPABILITIES)
 """All capabilities: some upstreams list certain tools only to clients that declare what these
 need."""
 INITIALIZE: Final = {
-    "protocolVersion": R2025_11_25,
+    REVISION_KEY: NEWEST_WITH_INITIALIZE,
     "capabilities": CAPABILITIES,
     "clientInfo": CLIENT_INFO,
 }
@@ -136,7 +136,7 @@ def next_cursor(reply: ResultReply, method: str = "tools/list") -> str | None:
 def stateless_meta(revision: str) -> Result:
     """Return the ``_meta`` that describes us in each request since 2026-07-28."""
     return {
-        "io.modelcontextprotocol/protocolVersion": revision,
+        META_REVISION: revision,
         "io.modelcontextprotocol/clientInfo": CLIENT_INFO,
         "io.modelcontextprotocol/clientCapabilities": CAPABILITIES,
     }

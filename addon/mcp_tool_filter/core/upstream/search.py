@@ -18,9 +18,10 @@ from typing import Final
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.messages.limits import (
     KNOWN_REVISIONS,
-    R2026_07_28,
+    REVISION_KEY,
     Transport,
     has_initialize,
+    stateless_for_both,
 )
 from mcp_tool_filter.core.sockets.connect import ConnectionLost
 from mcp_tool_filter.core.upstream.clients import (
@@ -156,9 +157,10 @@ class Search:
         except Refused as refused:
             _judge_probe(refused)
             return None
-        if R2026_07_28 not in revisions_in(reply.result.get("supportedVersions")):
+        revision = stateless_for_both(revisions_in(reply.result.get("supportedVersions")))
+        if revision is None:
             return None
-        return Found(client, introduction_of(reply, revision=R2026_07_28))
+        return Found(client, introduction_of(reply, revision=revision))
 
     async def _initialize(self, poster: Poster) -> Found:
         client = StreamableClient(poster)
@@ -220,7 +222,7 @@ def _is_final(refused: Refused) -> bool:
 
 def introduction_in(reply: ResultReply) -> UpstreamIntroduction:
     """Parse the answer to ``initialize``. Raises ProtocolError if the revision is unknown."""
-    revision = reply.result.get("protocolVersion")
+    revision = reply.result.get(REVISION_KEY)
     if not isinstance(revision, str) or not has_initialize(revision):
         said = plain(str(revision))
         raise ProtocolError(f"The upstream wants MCP revision {said}, which we do not know")

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
 from mcp_tool_filter.core.errors import ProtocolError
-from mcp_tool_filter.core.messages.limits import R2026_07_28, Limits
+from mcp_tool_filter.core.messages.limits import META_REVISION, Limits, revision_of
 from mcp_tool_filter.core.messages.messages import (
     Message,
     Notification,
@@ -129,9 +129,7 @@ _KNOWN: Final = frozenset(
     | {"notifications", "resourceSubscriptions"}
 )
 _KNOWN_FOLDED: Final = frozenset(map(fold, _KNOWN))
-_REVISION: Final = "io.modelcontextprotocol/protocolVersion"
 _INVALID_PARAMS: Final = -32602
-_RESOURCE_NOT_FOUND: Final = -32002  # before 2026-07-28
 _NOT_A_LETTER = re.compile(r"[\W_]")
 _LONGEST_NAME = 64 * 1024  # characters of a prompt's name
 # A string that may be a URI, as an element of an array or as a member (its key may have escapes).
@@ -671,7 +669,7 @@ def _refused(message: Request | Notification, denied: Denied, situation: Situati
     if isinstance(message, Notification):
         return Drop(reason)
     meta = message.params.get("_meta") if message.params else None
-    said = meta.get(_REVISION) if meta else None
+    said = meta.get(META_REVISION) if meta else None
     revision = said.text if said else None
     return Reply(_unknown(message.id, message.method, denied, situation, revision), reason)
 
@@ -688,11 +686,10 @@ def _unknown(
     """Write the error that the revision's specification has for something that does not exist."""
     if revision is None and situation.client is not None:
         revision = situation.client.revision
-    is_newer = (revision or "") >= R2026_07_28 or method == _LISTEN
     is_of_resources = method.startswith(("resources/", _LISTEN))
     code = _INVALID_PARAMS
-    if is_of_resources and not is_newer and method != "resources/directory/read":
-        code = _RESOURCE_NOT_FOUND
+    if is_of_resources and method not in (_LISTEN, "resources/directory/read"):
+        code = revision_of(revision).resource_not_found
     if is_of_resources:
         uri = quote_harmlessly(denied.name)
         said, data = "Resource not found", f',"data":{{"uri":{uri}}}' if denied.name else ""

@@ -21,11 +21,13 @@ from dataclasses import dataclass
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from mcp_tool_filter.core.errors import InvalidOption, ProtocolError
+from mcp_tool_filter.core.http.bodies import EVENT_STREAM
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.http.urls import Origin, parse_origin
 from mcp_tool_filter.core.policy.config import is_loopback, parse_address
 from mcp_tool_filter.core.sockets.client import HttpClient, HttpResponse
 from mcp_tool_filter.core.sockets.connect import HttpFailed, make_tls_context
+from mcp_tool_filter.core.upstream.clients import JSON_BODY, JSON_OR_EVENTS
 from mcp_tool_filter.core.upstream.replies import INITIALIZE
 from mcp_tool_filter.rooms.logins.logins_through import Sides
 from mcp_tool_filter.rooms.logins.metadata import (
@@ -47,8 +49,6 @@ _TIMEOUT = 30.0  # seconds
 _LONGEST_ANSWER = 256 * 1024
 _MOST_REDIRECTS = 3
 _FORM = (b"content-type", b"application/x-www-form-urlencoded")
-_JSON = (b"content-type", b"application/json")
-_ACCEPT = (b"accept", b"application/json, text/event-stream")
 
 type FormFields = Sequence[tuple[str, str]]
 
@@ -86,7 +86,7 @@ class Web:
     async def get(self, url: str) -> WebAnswer:
         """Fetch a document. Raises WebFailed."""
         for _ in range(_MOST_REDIRECTS + 1):
-            answer = await self._ask(b"GET", url, [_ACCEPT], b"")
+            answer = await self._ask(b"GET", url, [JSON_OR_EVENTS], b"")
             if answer.location is None:
                 return answer
             there = _joined(url, answer.location)
@@ -99,7 +99,7 @@ class Web:
         self, url: str, fields: FormFields, *, basic: str | None = None
     ) -> WebAnswer:
         """Post a form; ``basic`` are credentials. Never follows a redirect. Raises WebFailed."""
-        headers = [_ACCEPT, _FORM]
+        headers = [JSON_OR_EVENTS, _FORM]
         if basic:
             headers.append((b"authorization", b"Basic " + basic.encode()))
         answer = await self._ask(b"POST", url, headers, urlencode(fields).encode())
@@ -111,7 +111,7 @@ class Web:
         self, url: str, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()
     ) -> WebAnswer:
         """Post JSON. Raises WebFailed."""
-        return await self._ask(b"POST", url, [*headers, _JSON], body)
+        return await self._ask(b"POST", url, [*headers, JSON_BODY], body)
 
     def check(self, url: str) -> Origin:
         """Return the origin of a URL if it is allowed. Raises WebFailed."""
@@ -163,7 +163,7 @@ async def _read(response: HttpResponse) -> WebAnswer:
     if location and response.status in (301, 302, 303, 307, 308):
         return WebAnswer(response.status, b"", challenges, location)
     # Some upstreams answer the first POST with an endless stream.
-    is_stream = response.media_type == "text/event-stream"
+    is_stream = response.media_type == EVENT_STREAM
     body = b"" if is_stream else await response.read(_LONGEST_ANSWER)
     return WebAnswer(response.status, body, challenges)
 
@@ -288,7 +288,7 @@ async def _challenge_of(endpoint: str, web: Web) -> tuple[int, Challenge | None]
 
     Some upstreams challenge only a GET (the older transport), some only later requests.
     """
-    answer = await web.post_json(endpoint, _HELLO, [_ACCEPT])
+    answer = await web.post_json(endpoint, _HELLO, [JSON_OR_EVENTS])
     challenge = bearer_challenge(answer.challenges)
     if challenge is None and not 200 <= answer.status < 300:
         opened = await web.get(endpoint)

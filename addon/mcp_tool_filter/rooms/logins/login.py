@@ -21,6 +21,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from mcp_tool_filter.core.errors import reason_of
+from mcp_tool_filter.core.policy.config import LOOPBACK
 from mcp_tool_filter.core.sockets.connect import make_tls_context
 from mcp_tool_filter.core.sockets.server import (
     ServedRequest,
@@ -28,6 +29,7 @@ from mcp_tool_filter.core.sockets.server import (
     ServerLimits,
     http_server,
 )
+from mcp_tool_filter.core.upstream.clients import JSON_OR_EVENTS
 from mcp_tool_filter.rooms.logins.discovery import Discovered, Web, WebFailed, discover, is_local
 from mcp_tool_filter.rooms.logins.metadata import (
     ServerMetadata,
@@ -45,7 +47,6 @@ from mcp_tool_filter.rooms.logins.tokens import (
     web_for,
 )
 
-_HOST = "127.0.0.1"
 _PATH = "/callback"
 _LIMITS = ServerLimits(body=0, connections=20, request=10, grace=0.5)
 _HEADERS = (
@@ -79,7 +80,7 @@ class Callback:
 
     @property
     def redirect_uri(self) -> str:
-        return f"http://{_HOST}:{self.port}{_PATH}"
+        return f"http://{LOOPBACK}:{self.port}{_PATH}"
 
     async def code(self) -> str:
         """Wait for the code. Raises CallbackRefused."""
@@ -121,7 +122,7 @@ class Callback:
 
     async def _answer(self, request: ServedRequest) -> ServedResponse:
         hosts = [value.lower() for name, value in request.headers if name == b"host"]
-        ours = hosts in ([f"{_HOST}:{self.port}".encode()], [f"localhost:{self.port}".encode()])
+        ours = hosts in ([f"{LOOPBACK}:{self.port}".encode()], [f"localhost:{self.port}".encode()])
         if request.method != "GET" or not ours or request.path != _PATH:
             return _response(404, "There is nothing here.")
         if not self.take(request.target):
@@ -303,9 +304,8 @@ async def wanted_scopes(state: LoginState, store: LoginStore) -> tuple[str, ...]
     """
     assert state.tokens
     bearer = (b"authorization", b"Bearer " + state.tokens.access_token.encode())
-    accept = (b"accept", b"application/json, text/event-stream")
     try:
-        answer = await web_for(state).post_json(state.endpoint, _PING, [bearer, accept])
+        answer = await web_for(state).post_json(state.endpoint, _PING, [bearer, JSON_OR_EVENTS])
     except WebFailed as error:
         raise LoginFailed(state.endpoint, why=str(error)) from None
     if answer.status == 401:

@@ -35,6 +35,7 @@ from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.head import SAFE_METHODS
 from mcp_tool_filter.core.http.places import KnownPaths
 from mcp_tool_filter.core.http.urls import UpstreamNames, kept_with_us
+from mcp_tool_filter.core.messages.limits import HTTP_TOKEN
 from mcp_tool_filter.core.messages.scan import has_lone_surrogate
 from mcp_tool_filter.core.policy.config import is_misleading, plain_path
 
@@ -48,7 +49,7 @@ AUTHORIZE, TOKEN, REGISTER = "/authorize", "/token", "/register"
 """The default paths of MCP 2025-03-26 (section 2.3.3)."""
 _USUAL = frozenset({AUTHORIZE, TOKEN, REGISTER})
 _NAMES_A_PATH = re.compile(r".*_endpoint|jwks_uri")
-_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
+_TOKEN = f"{HTTP_TOKEN}++"
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _PLAIN = r'[^",\s]++'
 _VALUE = f"(?:{_QUOTED}|{_PLAIN})"

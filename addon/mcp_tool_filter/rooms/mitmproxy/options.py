@@ -32,7 +32,7 @@ from mitmproxy.proxy.mode_specs import (
 from mcp_tool_filter.core.errors import EmptyList, InvalidOption, StartError, UnknownOption
 from mcp_tool_filter.core.options import KEYS, Option, Texts, instead_of
 from mcp_tool_filter.core.policy.choice import NOTHING
-from mcp_tool_filter.core.policy.config import Config, is_loopback, parse_config
+from mcp_tool_filter.core.policy.config import LOOPBACK, Config, is_loopback, parse_config
 from mcp_tool_filter.core.policy.patterns import DENY_GLOB, EXCEPT
 from mcp_tool_filter.core.sockets.connect import make_tls_context
 from mcp_tool_filter.core.upstream.target import Target, target_for
@@ -124,7 +124,6 @@ def _read(options: Options, option: Option) -> Texts:
     return values[0] if values else option.text
 
 
-LOOPBACK = "127.0.0.1"
 _YEAR = 365 * 24 * 60 * 60
 
 _DANGERS = ("ignore_hosts", "allow_hosts", "tcp_hosts", "udp_hosts")

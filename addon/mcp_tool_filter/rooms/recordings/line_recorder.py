@@ -20,6 +20,7 @@ from threading import Lock
 from typing import IO
 from uuid import uuid4
 
+from mcp_tool_filter.core.http.bodies import EVENT_STREAM, JSON
 from mcp_tool_filter.core.messages.messages import Request, Response, id_value, read_message
 from mcp_tool_filter.core.messages.sse import render_event
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
@@ -60,8 +61,8 @@ _FORMAT = 21  # of mitmproxy 12.2's dumps
 _KEY = "mcp_tool_filter"  # see flow_dump
 _HOST = "localhost"  # so that replay accepts the client's Host
 _SESSION = b"stdio"
-_JSON = b"application/json"
-_EVENTS = b"text/event-stream"
+_JSON = JSON.encode()
+_EVENTS = EVENT_STREAM.encode()
 
 type RecordedFields = tuple[tuple[bytes, bytes], ...]
 

@@ -29,7 +29,8 @@ from mcp_tool_filter.core.errors import ProtocolError, StartError
 from mcp_tool_filter.core.http.bodies import may_be_event_stream
 from mcp_tool_filter.core.messages.limits import (
     KNOWN_REVISIONS,
-    R2024_11_05,
+    OLDEST,
+    REVISION_KEY,
     Transport,
     has_initialize,
 )
@@ -58,6 +59,7 @@ from mcp_tool_filter.core.sockets.server import (
     ServerLimits,
     http_server,
 )
+from mcp_tool_filter.core.upstream.clients import JSON_BODY
 from mcp_tool_filter.rooms.recordings.flow_dump import RecordedFlow, Recording, Said
 
 _LIMITS = ServerLimits(grace=0.0)  # its streams never end
@@ -238,7 +240,7 @@ class _Stage:
             reply = b""
         if not reply:
             return ServedResponse(202)
-        return ServedResponse(200, [(b"content-type", b"application/json")], reply)
+        return ServedResponse(200, [JSON_BODY], reply)
 
     def _conversation(self, request: ServedRequest) -> _Conversation:
         target = request.target
@@ -502,10 +504,10 @@ def _revision(recording: Recording) -> str:
                     return said
         for single in _messages_said(flow.said) if flow.said else ():
             if isinstance(single, Response) and single.result:
-                version = single.result.get("protocolVersion")
+                version = single.result.get(REVISION_KEY)
                 if version and version.text and version.text in KNOWN_REVISIONS:
                     return version.text
-    return R2024_11_05
+    return OLDEST
 
 
 def _endpoint(recording: Recording) -> str:

@@ -37,6 +37,7 @@ from mcp_tool_filter.core.policy.verdict import TOOL, Forward, Why
 from mcp_tool_filter.core.process.proxy import Proxy
 from mcp_tool_filter.core.process.sentences import describe, describe_reported, reported_word
 from mcp_tool_filter.core.process.site import Site, Surroundings
+from mcp_tool_filter.core.upstream.clients import JSON_BODY
 from mcp_tool_filter.core.upstream.target import Target, target_for
 from mcp_tool_filter.rooms.recordings.flow_dump import RecordedFlow, Recording, Said
 from mcp_tool_filter.rooms.recordings.recorded_upstream import (
@@ -57,7 +58,7 @@ from mcp_tool_filter.rooms.recordings.transcript import (
 from mcp_tool_filter.rooms.stdio.in_process import InnerClient
 
 _OURS_TO_SAY = (b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive")
-_JSON = ((b"content-type", b"application/json"),)
+_JSON = (JSON_BODY,)
 _TURNS = 40
 """Turns of the event loop; more than any decision needs that does not wait for a time."""
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from mcp_tool_filter.core.errors import ProtocolError, printable
+from mcp_tool_filter.core.messages.limits import HTTP_TOKEN
 from mcp_tool_filter.core.messages.messages import Request
 from mcp_tool_filter.core.messages.scan import Value, open_value
 from mcp_tool_filter.core.policy.effects import Deciding, Delay
@@ -336,7 +337,7 @@ def _hashed(*parts: str) -> str:
 LONGEST_DELAY = 600.0
 _PROGRESS = (Key("params"), Key("_meta"), Key("progressToken"))
 LEVELS = ("debug", "info", "warn", "error")
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TOKEN = re.compile(f"{HTTP_TOKEN}+")
 _FUNCTION_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _ORIGIN = re.compile(r"https?://[^/?#]+[/?#]")
 _MOST = 1_000_000_000

@@ -36,6 +36,7 @@ from mcp_tool_filter.core.process.background import Background, keep
 from mcp_tool_filter.core.process.sentences import Once
 from mcp_tool_filter.core.sockets.client import Headers, HttpClient
 from mcp_tool_filter.core.sockets.connect import HttpFailed
+from mcp_tool_filter.core.upstream.clients import JSON_BODY, JSON_OR_EVENTS
 from mcp_tool_filter.rooms.rules.chain import Later, answered
 from mcp_tool_filter.rooms.rules.rule_effects import (
     CallPython,
@@ -263,7 +264,7 @@ async def _post(effect: SendWebhook, body: bytes) -> tuple[str, bool]:
     """POST once; return the problem, and whether a retry may succeed."""
     try:
         origin, target = split_url(effect.url)
-        headers = [(b"content-type", b"application/json")]
+        headers = [JSON_BODY]
         headers += [(name.encode(), value.encode()) for name, value in effect.headers]
     except ValueError as error:
         return str(error), False
@@ -287,8 +288,8 @@ _MOST_COPIES = 100  # at once
 _TIMEOUT = 30.0
 _LONGEST_ANSWER_TO_COPY = 10 * 1024 * 1024
 USUAL_HEADERS = (
-    (b"content-type", b"application/json"),
-    (b"accept", b"application/json, text/event-stream"),
+    JSON_BODY,
+    JSON_OR_EVENTS,
 )
 
 type ToUpstream = Callable[[bytes, SendCopy], object]

@@ -39,6 +39,7 @@ from itertools import accumulate
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from mcp_tool_filter.core.http.bodies import EVENT_STREAM, READABLE
 from mcp_tool_filter.core.http.shown import looks_secret
 from mcp_tool_filter.rooms.secrets.names import (
     is_secret_header,
@@ -192,7 +193,7 @@ _CHARSET = re.compile(r"charset=\"?([\w-]{1,40})", re.I)
 def problem_in_text(text: str, content_type: str) -> str | None:
     """Return why bytes cannot be read as text, or None."""
     charset = _CHARSET.search(content_type)
-    if charset and charset[1].lower() not in ("utf-8", "utf8", "us-ascii", "iso-8859-1", "latin1"):
+    if charset and charset[1].lower() not in READABLE:
         return f"text in the charset {charset[1]}"
     if "\0" in text:
         return "binary data"
@@ -394,7 +395,7 @@ class SecretFinder:
             self._plain(view, found, depth)
         elif kind == "application/x-www-form-urlencoded":
             self._form(view, found, depth)
-        elif kind == "text/event-stream":
+        elif kind == EVENT_STREAM:
             self._events(view, found, depth)
         else:
             self._text(view, found, depth)

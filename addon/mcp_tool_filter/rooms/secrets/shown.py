@@ -14,12 +14,13 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from mcp_tool_filter.core.http.shown import CUT, looks_secret, shown_url
+from mcp_tool_filter.core.messages.limits import HTTP_TOKEN
 
 MASK = "***"
 _URL = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]+:(?://)?[^\s\"'<>]*")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _ASSIGNED = re.compile(r"-{0,2}([A-Za-z_][\w.-]*)=")
-_HEADER = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]{1,64})(:\s*)(\S.*)", re.DOTALL)
+_HEADER = re.compile(rf"({HTTP_TOKEN}{{1,64}})(:\s*)(\S.*)", re.DOTALL)
 _USER = frozenset({"-u", "--user", "--userpwd", "--basic-auth", "--proxy-user", "-U"})
 _FLAG_NAMES = frozenset({"pat", "pw", "pwd", "dsn", "psk", "bearer", "creds", "keys"})
 _RUN = re.compile(r"[A-Za-z0-9]+")

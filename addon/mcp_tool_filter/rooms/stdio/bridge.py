@@ -17,6 +17,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.errors import ProtocolError, StartError
+from mcp_tool_filter.core.http.bodies import EVENT_STREAM
+from mcp_tool_filter.core.http.bodies import JSON as JSON_TYPE
 from mcp_tool_filter.core.http.head import Head, revision_in
 from mcp_tool_filter.core.messages.limits import Limits, has_initialize
 from mcp_tool_filter.core.messages.messages import (
@@ -61,8 +63,8 @@ _PROBE: Final = 5.0  # seconds for a command to answer server/discover
 _JSON_SOON: Final = 1.0  # seconds; a later answer is an event stream, which shows that we live
 _HEARTBEAT: Final = 25.0  # seconds between two comments on a quiet stream
 _TAKEN: Final = "The id of another request in progress"
-JSON = ((b"content-type", b"application/json"),)
-EVENTS = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"))
+JSON = ((b"content-type", JSON_TYPE.encode()),)
+EVENTS = ((b"content-type", EVENT_STREAM.encode()), (b"cache-control", b"no-store"))
 
 
 class _Refusal(Exception):
@@ -286,7 +288,7 @@ async def answer_from(
 
 
 def _takes_events(request: ServedRequest) -> bool:
-    return "text/event-stream" in (request.header(b"accept") or "")
+    return EVENT_STREAM in (request.header(b"accept") or "")
 
 
 async def events_from(

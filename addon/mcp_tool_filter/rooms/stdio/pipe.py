@@ -22,7 +22,7 @@ from threading import Thread
 from typing import Final, cast
 
 from mcp_tool_filter.core.errors import LostUpstream, ProtocolError
-from mcp_tool_filter.core.http.bodies import EVENT_STREAM
+from mcp_tool_filter.core.http.bodies import EVENT_STREAM, JSON
 from mcp_tool_filter.core.http.head import (
     ParamHeaders,
     mirrored_headers,
@@ -424,7 +424,7 @@ class StreamableUpstream:
             async for event in EventReader(response, self._limits.pending):
                 if isinstance(event, Event) and event.is_message and event.data:
                     yield event.data
-        elif response.media_type == "application/json":
+        elif response.media_type == JSON:
             yield await response.read(self._limits.message)
 
     def listen(self) -> None:
@@ -444,7 +444,7 @@ class StreamableUpstream:
             await self._take_refusal(response, ids, method)
         elif response.media_type == EVENT_STREAM and response.status == 200:
             await self._take_stream(response, ids)
-        elif response.media_type == "application/json":
+        elif response.media_type == JSON:
             await self._take_body(response, ids)
         else:
             await read_away(response)

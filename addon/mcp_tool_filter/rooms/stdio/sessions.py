@@ -42,7 +42,13 @@ from typing import Any, Final
 from mcp_tool_filter.core.conversation.conversation import LIST_CHANGED
 from mcp_tool_filter.core.conversation.policy_in_force import INVALID_ANSWER, LOST_ANSWER
 from mcp_tool_filter.core.errors import ProtocolError, StartError
-from mcp_tool_filter.core.messages.limits import MEBIBYTE, R2026_07_28, Limits, Transport
+from mcp_tool_filter.core.messages.limits import (
+    MEBIBYTE,
+    NEWEST_STATELESS,
+    STATELESS_REVISIONS,
+    Limits,
+    Transport,
+)
 from mcp_tool_filter.core.messages.messages import (
     INTERNAL_ERROR,
     UPSTREAM_LOST,
@@ -637,9 +643,9 @@ async def find(
     try:
         reply = await client.request("initialize", INITIALIZE)
     except Refused:
-        client.revision = R2026_07_28
+        client.revision = NEWEST_STATELESS
         reply = await client.request("server/discover", {})
-        return Found(client, introduction_of(reply, revision=R2026_07_28))
+        return Found(client, introduction_of(reply, revision=NEWEST_STATELESS))
     introduction = introduction_in(reply)
     client.revision = introduction.revision
     await client.tell(INITIALIZED)
@@ -662,7 +668,7 @@ class StdioClient:
     async def request(self, method: str, params: Result) -> ResultReply:
         """Return the result of a request. Raises Refused, ProtocolError, ConnectionLost."""
         self._next_id += 1
-        if self.revision == R2026_07_28:
+        if self.revision in STATELESS_REVISIONS:
             params = {**params, "_meta": stateless_meta(self.revision)}
         asked = render_request(self._next_id, method, params)
         outbox = await self._session.ask([asked], [str(self._next_id)])
