@@ -17,7 +17,7 @@ from textwrap import indent
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
 from mcp_tool_filter.core.policy.verdict import Forward, Rewrite
-from mcp_tool_filter.rooms.rules.link import RulesLink
+from mcp_tool_filter.rooms.rules.judge import RulesLink
 from mcp_tool_filter.rooms.rules.policy import Policy, load_policy
 from tests.fuzz.oracle import require
 from tests.fuzz.readers import Json, text_readings

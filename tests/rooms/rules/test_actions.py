@@ -19,7 +19,8 @@ from mcp_tool_filter.core.policy.situation import Client, Situation
 from mcp_tool_filter.core.policy.verdict import Forward, Verdict
 from mcp_tool_filter.rooms.rules import rule_effects as orders
 from mcp_tool_filter.rooms.rules.actions import may_be_kept
-from mcp_tool_filter.rooms.rules.link import AskedBefore, RuleSession, RuleSessions, RulesLink
+from mcp_tool_filter.rooms.rules.judge import RulesLink
+from mcp_tool_filter.rooms.rules.memory import AskedBefore, RuleSession, RuleSessions
 from mcp_tool_filter.rooms.rules.policy import Candidates
 from mcp_tool_filter.rooms.rules.subject import Circumstances
 from mcp_tool_filter.rooms.rules.templates import split_url
@@ -451,7 +452,7 @@ def test_an_error_of_a_rule_is_judged_as_it_is_written(host: Host, id: object, s
     said = {"jsonrpc": "2.0", "id": id, "method": "vendor/do", "params": {"a": "v3"}}
     asked = single(json.dumps(said))
     looked_up = patch.object(Candidates, "possible", autospec=True, side_effect=Candidates.possible)
-    unparsed = patch("mcp_tool_filter.rooms.rules.link.parse_message", side_effect=AssertionError)
+    unparsed = patch("mcp_tool_filter.rooms.rules.judge.parse_message", side_effect=AssertionError)
     with looked_up as possible, unparsed:
         decision = link.decide(asked, Situation(snapshot=policy("read").snapshot, links=(link,)))
         answered: Verdict = settled(decision, host)

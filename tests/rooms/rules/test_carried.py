@@ -12,7 +12,7 @@ from mcp_tool_filter.core.policy.effects import begin
 from mcp_tool_filter.core.policy.situation import Client, Direction, RpcExchange, Session, Situation
 from mcp_tool_filter.core.policy.snapshot import take_snapshot
 from mcp_tool_filter.core.policy.verdict import VERDICTS, Drop, Forward, Reply, Verdict
-from mcp_tool_filter.rooms.rules.link import RulesLink
+from mcp_tool_filter.rooms.rules.judge import RulesLink
 from mcp_tool_filter.rooms.rules.policy import Policy
 from tests.make import replied, rewritten
 from tests.rooms.rules.judging import Host, call, error, request, result, rule, rules, single

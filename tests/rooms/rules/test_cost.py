@@ -19,7 +19,7 @@ from mcp_tool_filter.core.policy.snapshot import take_snapshot
 from mcp_tool_filter.core.policy.verdict import Forward, Reply, Verdict
 from mcp_tool_filter.rooms.rules import fields
 from mcp_tool_filter.rooms.rules.fields import parse_rule_pattern
-from mcp_tool_filter.rooms.rules.link import RulesLink
+from mcp_tool_filter.rooms.rules.judge import RulesLink
 from mcp_tool_filter.rooms.rules.policy import Policy
 from mcp_tool_filter.rooms.rules.rule_effects import EffectFailed, TooLarge, Warn
 from tests.rooms.rules.judging import (

@@ -19,17 +19,13 @@ import pytest
 
 from mcp_tool_filter.core.policy.effects import Delay
 from mcp_tool_filter.rooms.rules import rule_effects as orders
+from mcp_tool_filter.rooms.rules.callables import Callables
 from mcp_tool_filter.rooms.rules.chain import Later
-from mcp_tool_filter.rooms.rules.host import (
-    Callables,
-    Copies,
-    OfflineHost,
-    RuleHost,
-    Webhooks,
-    run_script,
-    with_usual,
-)
+from mcp_tool_filter.rooms.rules.copies import Copies, with_usual
+from mcp_tool_filter.rooms.rules.host import OfflineHost, RuleHost
+from mcp_tool_filter.rooms.rules.scripts import run_script
 from mcp_tool_filter.rooms.rules.state import StateInMemory
+from mcp_tool_filter.rooms.rules.webhooks import Webhooks
 from tests.raw_upstream import Peer, RawUpstream, always, answer, free_port, raw_upstream, until
 
 
@@ -122,7 +118,7 @@ async def test_whatever_a_function_raises_is_a_failure(error: type[BaseException
 
 HANG = """
 import asyncio, time
-from mcp_tool_filter.rooms.rules.host import Callables
+from mcp_tool_filter.rooms.rules.callables import Callables
 from mcp_tool_filter.rooms.rules.rule_effects import CallPython, EffectFailed
 async def main():
     try:

@@ -16,7 +16,7 @@ import redis
 from redis.asyncio import Redis
 
 from mcp_tool_filter.rooms.rules import rule_effects as orders
-from mcp_tool_filter.rooms.rules.state import RedisState
+from mcp_tool_filter.rooms.rules.redis_state import RedisState
 from tests.programs import need_program
 from tests.raw_upstream import free_port
 

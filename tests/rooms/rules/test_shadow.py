@@ -13,7 +13,7 @@ from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
 from mcp_tool_filter.core.policy.situation import Client, Session
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
-from mcp_tool_filter.rooms.rules.link import RulesLink
+from mcp_tool_filter.rooms.rules.judge import RulesLink
 from mcp_tool_filter.rooms.rules.rule_effects import Locally, Measure, WriteLog
 from tests.make import answering, asking, calling, definition, listing, policy
 from tests.rooms.rules.judging import Host, rules

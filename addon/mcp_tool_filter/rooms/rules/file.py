@@ -25,7 +25,7 @@ from mcp_tool_filter.core.conversation.policy_in_force import RulesAtWork, Sessi
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.rooms.rules.forms import Machine
 from mcp_tool_filter.rooms.rules.host import OfflineHost, RuleHost, Sender
-from mcp_tool_filter.rooms.rules.link import RulesLink
+from mcp_tool_filter.rooms.rules.judge import RulesLink
 from mcp_tool_filter.rooms.rules.policy import Policy, load_policy
 from mcp_tool_filter.rooms.rules.source import LARGEST
 from mcp_tool_filter.rooms.rules.state import StateInMemory, open_state

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from mcp_tool_filter.core.policy.config import Config
     from mcp_tool_filter.core.process.proxy import Proxy
     from mcp_tool_filter.core.sockets.client import Headers
+    from mcp_tool_filter.rooms.rules.copies import Copies
     from mcp_tool_filter.rooms.rules.file import RulesInForce
-    from mcp_tool_filter.rooms.rules.host import Copies
     from mcp_tool_filter.rooms.rules.rule_effects import SendCopy
 
 
@@ -65,7 +65,7 @@ class Rules(Plug):
             policy = site.listener.policy
             upstream, user = site.listener.upstream + site.listener.fetched.endpoint, b""
             if (command := self.proxy.command) is not None:
-                from mcp_tool_filter.rooms.rules.state import credentials_of_command
+                from mcp_tool_filter.rooms.rules.credentials import credentials_of_command
 
                 upstream = shlex.join(command.words)
                 user = credentials_of_command(command.environment, command.folder)
@@ -93,8 +93,8 @@ class Rules(Plug):
             await self.in_force.close()
 
     def _load(self, path: str) -> None:
+        from mcp_tool_filter.rooms.rules.copies import Copies
         from mcp_tool_filter.rooms.rules.file import RulesInForce
-        from mcp_tool_filter.rooms.rules.host import Copies
 
         if self.proxy.around.is_offline:
             self.in_force = RulesInForce(path, is_offline=True)
@@ -135,13 +135,13 @@ def _operator(site: Site, user: bytes) -> bytes:
     headers = site.listener.config.upstream_headers
     if not headers and site.login is None:
         return user
-    from mcp_tool_filter.rooms.rules.state import credentials_we_add
+    from mcp_tool_filter.rooms.rules.credentials import credentials_we_add
 
     return user + credentials_we_add(headers, site.login)
 
 
 async def _post(site: Site, exchange: Exchange, path: str, text: bytes) -> None:
-    from mcp_tool_filter.rooms.rules.host import post_and_forget
+    from mcp_tool_filter.rooms.rules.copies import post_and_forget
 
     listener, head = site.listener, head_of(exchange)
     headers = list(_headers_of(exchange, text))
@@ -155,7 +155,7 @@ async def _post(site: Site, exchange: Exchange, path: str, text: bytes) -> None:
 
 def _headers_of(exchange: Exchange, text: bytes, only: frozenset[bytes] | None = None) -> Headers:
     """Return a request's headers for another message, with the headers that mirror its body."""
-    from mcp_tool_filter.rooms.rules.host import with_usual
+    from mcp_tool_filter.rooms.rules.copies import with_usual
 
     head, limits = head_of(exchange), exchange.service.listener.config.limits
     message = parse_message(text, limits)

@@ -111,8 +111,8 @@ class StdioSession:
         """Read the rules file, if there is one. Raises StartError."""
         if not self.config.rules:
             return None
+        from mcp_tool_filter.rooms.rules.copies import Copies
         from mcp_tool_filter.rooms.rules.file import RulesInForce
-        from mcp_tool_filter.rooms.rules.host import Copies
 
         copies = Copies(lambda text, _effect: send_copy(text))
         rules = RulesInForce(self.config.rules, copies.send, copies=copies.id_prefix)
@@ -381,7 +381,7 @@ def _relay(settings: Settings, session: StdioSession) -> int:
     report = _report_of(settings, session, child, rules)
     deciding = link = None
     if rules:
-        from mcp_tool_filter.rooms.rules.state import credentials_of_command
+        from mcp_tool_filter.rooms.rules.credentials import credentials_of_command
         from mcp_tool_filter.rooms.stdio.waiting import DecidingThread
 
         operator = credentials_of_command(settings.env, settings.cwd)

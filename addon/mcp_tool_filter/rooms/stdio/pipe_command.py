@@ -56,7 +56,7 @@ def _pipe(settings: Settings, session: StdioSession, known: KnownTools) -> Pipe:
     link = None
     rules = session.read_rules(lambda text: pipe.send_copy(text))
     if rules:
-        from mcp_tool_filter.rooms.rules.state import credentials_we_add
+        from mcp_tool_filter.rooms.rules.credentials import credentials_we_add
 
         operator = partial(credentials_we_add, target.headers, login)
         link = rules.link(target.url + known.fetched.endpoint, operator)

@@ -1,35 +1,23 @@
-"""The rules as a link of the chain, after the tool filter.
+"""Judge messages by rules: they are a link of the chain, after the tool filter.
 
 One policy judges both a request and its response, even if the rules file is edited in between. The
 tool filter judges at once what a rule changes. A session is identified by MCP's session id, or if a
 revision has none, by the client's credentials and address.
-
-What rules remember of sessions, and of requests until their responses arrive, is bounded in number,
-bytes and time; the least recently used is forgotten first.
-
-Since revision 2026-07-28 a message may carry others. The server's requests are in ``inputRequests``
-of a result, the client's answers in ``inputResponses`` of its next request, and
-``subscriptions/listen`` names resources as ``resources/subscribe`` did. Rules see each of them as
-what it is, as if it was sent alone.
 """
 
 from __future__ import annotations
 
-import hmac
-import re
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, islice
 
 from jsregex.cost import Budget
 from mcp_tool_filter.core.errors import ProtocolError
-from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import (
     Batch,
-    Notification,
     Place,
     Request,
     Response,
@@ -39,16 +27,26 @@ from mcp_tool_filter.core.messages.messages import (
     parse_message,
     render_error,
 )
-from mcp_tool_filter.core.messages.scan import Value
 from mcp_tool_filter.core.messages.tools import parse_listing
 from mcp_tool_filter.core.policy.chain import decide_from_upstream, judge_by_filter
 from mcp_tool_filter.core.policy.effects import Deciding, Decision, waits
 from mcp_tool_filter.core.policy.situation import Client, Direction, Situation
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
-from mcp_tool_filter.rooms.catalog.uris import is_of_skill
 from mcp_tool_filter.rooms.rules.actions import may_be_kept
+from mcp_tool_filter.rooms.rules.carried import (
+    ASKING,
+    LISTEN,
+    SUBSCRIBE,
+    Carried,
+    carried_requests,
+    carried_responses,
+    carried_subscriptions,
+    shows_skill,
+    with_changes,
+)
 from mcp_tool_filter.rooms.rules.chain import AtOnce, answered, judge
-from mcp_tool_filter.rooms.rules.fields import Document, Unjudgeable, quote
+from mcp_tool_filter.rooms.rules.credentials import identify
+from mcp_tool_filter.rooms.rules.memory import AskedBefore, RuleSession, RuleSessions
 from mcp_tool_filter.rooms.rules.policy import Policy
 from mcp_tool_filter.rooms.rules.rule_effects import WriteCache
 from mcp_tool_filter.rooms.rules.subject import (
@@ -439,238 +437,3 @@ class _Judge:
         exchange = self.situation.exchange
         known = exchange.request if exchange is not None else None
         return known or self.link.asked.find(session, id)
-
-
-def shows_skill(message: Response, request: Request | None) -> bool:
-    """Tell whether an answer has a file of a skill: its digest is in the skill's manifest, so that
-    clients would take a changed file for a forged one."""
-    if message.result is None or request is None or request.method != "resources/read":
-        return False
-    asked = request.params.get("uri") if request.params else None
-    document, uris = Document(message.place.text), [asked.text if asked else None]
-    contents = _member(document, message.result, "contents")
-    for one in (contents and contents.elements) or ():
-        uri = document.open(one).get("uri")
-        uris.append(uri.text if uri else None)
-    return any(uri is not None and is_of_skill(uri) for uri in uris)
-
-
-def identify(salt: bytes, credentials: bytes) -> str:
-    """Return a short salted hash of credentials."""
-    return hmac.digest(salt, credentials, "sha256").hex()[:16]
-
-
-_MOST_SESSIONS = 10_000
-_MOST_REQUESTS = 10_000
-_MOST_REQUEST_BYTES = 64 * 1024 * 1024
-_CLEAN_EVERY = 60.0  # seconds
-
-
-@dataclass(slots=True)
-class RuleSession:
-    """A session as rules see it."""
-
-    id: str
-    started: float
-    used: float
-    messages: int = 0
-    responses: int = 0
-    errors: int = 0
-    seconds: float = 0.0
-    """The total time from requests to their responses."""
-    custom: dict[str, object] = field(default_factory=dict)
-    """For users' own classes."""
-
-
-class RuleSessions:
-    """The sessions, the most recently used last."""
-
-    def __init__(self, ttl: float = 3600.0, *, most: int = _MOST_SESSIONS) -> None:
-        self.ttl = ttl
-        self._most = most
-        self._sessions: OrderedDict[Hashable, RuleSession] = OrderedDict()
-        self._cleaned = 0.0
-
-    def get(
-        self, key: Hashable, name: Callable[[], str], started: float | None, now: float
-    ) -> RuleSession:
-        """Return the session of this key, and count one more message; a new one gets the name as
-        its id.
-
-        It starts now, or at ``started`` if that is known.
-        """
-        session = self._sessions.get(key)
-        if session is None or now - session.used > self.ttl:
-            session = RuleSession(name(), now if started is None else started, now)
-            self._sessions[key] = session
-            while len(self._sessions) > self._most:
-                self._sessions.popitem(last=False)
-        session.used = now
-        session.messages += 1
-        self._sessions.move_to_end(key)
-        if now - self._cleaned > _CLEAN_EVERY:
-            self._cleaned = now
-            while now - next(iter(self._sessions.values())).used > self.ttl:
-                self._sessions.popitem(last=False)
-        return session
-
-    def __iter__(self) -> Iterator[RuleSession]:
-        return iter(list(self._sessions.values()))
-
-
-class AskedBefore:
-    """Requests by session and id, for responses that come on another stream, or again.
-
-    The sender chooses the ids. With ``is_strict``, an id that was used for different requests finds
-    none, because we cannot tell which of them a response answers.
-    """
-
-    def __init__(
-        self,
-        *,
-        is_strict: bool = False,
-        most: int = _MOST_REQUESTS,
-        most_bytes: int = _MOST_REQUEST_BYTES,
-    ) -> None:
-        self._is_strict = is_strict
-        self._most, self._most_bytes = most, most_bytes
-        self._requests: OrderedDict[tuple[str, str], tuple[Request | None, int]] = OrderedDict()
-        self._bytes = 0
-
-    def note(self, session: str, id: str, request: Request) -> None:
-        key = session, id
-        place = request.place
-        kept: Request | None = request
-        size = len(place.text)
-        if key in self._requests:
-            before, old_size = self._requests.pop(key)
-            self._bytes -= old_size
-            if self._is_strict and (before is None or before.place.raw != place.raw):
-                kept, size = None, 0
-        self._requests[key] = kept, size
-        self._bytes += size
-        while len(self._requests) > self._most or self._bytes > self._most_bytes:
-            _, (_, gone) = self._requests.popitem(last=False)
-            self._bytes -= gone
-
-    def find(self, session: str, id: str) -> Request | None:
-        request, _ = self._requests.get((session, id), (None, 0))
-        return request
-
-
-ASKING = ("sampling/createMessage", "elicitation/create", "roots/list")
-"""The requests that a result may carry."""
-SUBSCRIBE = "resources/subscribe"
-LISTEN = "subscriptions/listen"
-_REQUESTS, _RESPONSES = "inputRequests", "inputResponses"
-_COULD_CARRY = {
-    name: re.compile(rf"{name}|\\u|[^\0-\x7f]", re.IGNORECASE) for name in (_REQUESTS, _RESPONSES)
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Carried:
-    """A carried message, and the part of the carrier's text that a change of it replaces."""
-
-    message: Request | Response
-    key: str
-    """What pairs a request with its answer; empty if it has none."""
-    start: int
-    end: int
-    before: str = ""
-    """What to write before a part that is not there yet."""
-
-    def changed_part(self, message: Single) -> str:
-        """Return the changed part, as the carrier has it."""
-        place = message.place
-        if isinstance(message, Response):
-            return place.cut(message.result) if message.result else "null"
-        params = message.params
-        if message.method == SUBSCRIBE:
-            uri = params.get("uri") if params else None
-            return place.cut(uri) if uri else "null"
-        return self.before + place.cut(params) if params else self.before + "{}"
-
-
-def carried_requests(message: Response, limits: Limits) -> list[Carried]:
-    """Return the requests in a result. Raises ProtocolError if they cannot be judged."""
-    if message.result is None or not _COULD_CARRY[_REQUESTS].search(message.place.text):
-        return []
-    document, found = Document(message.place.text), []
-    for key, entry in _entries(document, message.result, _REQUESTS):
-        method, params = document.member(entry, "method"), document.member(entry, "params")
-        if method is None or method.text is None:
-            raise Unjudgeable("an entry of inputRequests has no method")
-        more = f',"params":{document.written(params.value)}' if params else ""
-        text = f'{{"jsonrpc":"2.0","id":{quote(key)},"method":{quote(method.text)}{more}}}'
-        end = method.value.end
-        start, end = (params.value.start, params.value.end) if params else (end, end)
-        asked = _alone(text, limits)
-        found.append(Carried(asked, key, start, end, "" if params else ',"params":'))
-    return found
-
-
-def carried_responses(message: Request, limits: Limits) -> list[Carried]:
-    """Return the answers in a request. Raises ProtocolError if they cannot be judged."""
-    if message.params is None or not _COULD_CARRY[_RESPONSES].search(message.place.text):
-        return []
-    document, found = Document(message.place.text), []
-    for key, entry in _entries(document, message.params, _RESPONSES):
-        text = f'{{"jsonrpc":"2.0","id":{quote(key)},"result":{document.written(entry)}}}'
-        found.append(Carried(_alone(text, limits), key, entry.start, entry.end))
-    return found
-
-
-def carried_subscriptions(message: Request | Notification, limits: Limits) -> list[Carried]:
-    """Return the resources in a subscription. Raises ProtocolError if they cannot be judged."""
-    document, found = Document(message.place.text), []
-    asked = _member(document, message.params, "notifications")
-    uris = _member(document, asked, "resourceSubscriptions")
-    if uris is None or document.written(uris) == "null":
-        return []
-    if uris.elements is None:
-        raise Unjudgeable("resourceSubscriptions is not a list")
-    id = message.id if isinstance(message, Request) else '""'
-    for uri in uris.elements:
-        written = document.written(uri)
-        params = f'{{"uri":{written}}}'
-        text = f'{{"jsonrpc":"2.0","id":{id},"method":"{SUBSCRIBE}","params":{params}}}'
-        found.append(Carried(_alone(text, limits), "", uri.start, uri.end))
-    return found
-
-
-def with_changes(place: Place, changes: Sequence[tuple[Carried, Single]]) -> bytes:
-    """Return the carrier's text with the changed messages in it."""
-    pieces, past = [], place.start
-    for carried, message in sorted(changes, key=lambda one: one[0].start):
-        pieces += [place.text[past : carried.start], carried.changed_part(message)]
-        past = carried.end
-    return "".join([*pieces, place.text[past : place.end]]).encode()
-
-
-def _entries(document: Document, holder: Value, name: str) -> Iterator[tuple[str, Value]]:
-    """Yield the entries of a mapping, by key; each is an object."""
-    entries = _member(document, holder, name)
-    if entries is None or document.written(entries) == "null":
-        return
-    if entries.members is None:
-        raise Unjudgeable(f"{name} is not an object")
-    for member in entries.members:
-        entry = document.open(member.value)
-        if entry.members is None:
-            raise Unjudgeable(f"an entry of {name} is not an object")
-        yield member.key, entry
-
-
-def _member(document: Document, holder: Value | None, name: str) -> Value | None:
-    if holder is None:
-        return None
-    member = document.member(document.open(holder), name)
-    return document.open(member.value) if member else None
-
-
-def _alone(text: str, limits: Limits) -> Request | Response:
-    message = parse_message(text.encode(), limits)
-    if isinstance(message, Batch | Notification):
-        raise Unjudgeable("a carried message is neither a request nor an answer")
-    return message
