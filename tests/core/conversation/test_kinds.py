@@ -10,10 +10,11 @@ from unittest.mock import Mock, patch
 
 import pytest
 
-from mcp_tool_filter.core.conversation import conversation
-from mcp_tool_filter.core.conversation import kinds as capabilities
+from mcp_tool_filter.core.conversation import conversation, declared
 from mcp_tool_filter.core.conversation.conversation import Conversation
-from mcp_tool_filter.core.conversation.kinds import ALL_CAPABILITIES, MOST_BYTES, Kind, canonical
+from mcp_tool_filter.core.conversation.declared import ALL_CAPABILITIES, canonical
+from mcp_tool_filter.core.conversation.kinds import Kind
+from mcp_tool_filter.core.conversation.lists import MOST_BYTES
 from mcp_tool_filter.core.conversation.memory import example
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.core.messages import large
@@ -420,10 +421,10 @@ def test_sessions_that_have_ended_make_room() -> None:
 
 def test_long_capabilities_are_not_kept() -> None:
     """Each message may declare other ones, of megabytes."""
-    before = capabilities._canonical.cache_info().currsize
+    before = declared._canonical.cache_info().currsize
     for number in range(10):
         assert len(canonical(f'{{"experimental":"{number}{"x" * 10_000}"}}')) == 64
-    assert capabilities._canonical.cache_info().currsize == before
+    assert declared._canonical.cache_info().currsize == before
 
 
 # A client that has not listed yet: denied tools are not found; other calls wait for its list
@@ -661,19 +662,15 @@ def stateless(in_force: PolicyInForce, who: str = "", revision: str = R2026_07_2
     return Conversation(in_force, Client(said_revision=revision, credential=who))
 
 
-def stdio(in_force: PolicyInForce) -> Conversation:
-    in_force.kinds = capabilities.OnlyKinds(in_force.config, lambda _: None)
-    return Conversation(in_force, Client(Via.STDIO, Session()))
+type Shape = Callable[[PolicyInForce], Conversation]
 
-
-SHAPES: dict[str, Callable[[PolicyInForce], Conversation]] = {
+SHAPES: dict[str, Shape] = {
     "session": open_session,
     "session like our own": lambda known: open_session(known, ALL_CAPABILITIES),
     "session of a user": lambda known: open_session(known, like_the_fetch=False),
     "stateless": stateless,
     "stateless user": lambda known: stateless(known, "ann"),
     "stateless like our own": lambda known: stateless(known, revision=R2025_11_25),
-    "stdio": stdio,
 }
 
 
@@ -683,14 +680,18 @@ SHAPES: dict[str, Callable[[PolicyInForce], Conversation]] = {
 def test_a_tool_comes_back_for_every_kind_of_client(
     shape: str, new_tools: str, is_long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many = [f"tool_{number}" for number in range(50)] if is_long else []
     if is_long:
         monkeypatch.setattr(conversation, "_LONG", 0)
         monkeypatch.setattr(large, "_STEP", 300)
-    in_force = policy("goes", *many)
+    assert_a_tool_comes_back(SHAPES[shape], new_tools, many=50 if is_long else 0)
+
+
+def assert_a_tool_comes_back(shape: Shape, new_tools: str, *, many: int = 0) -> None:
+    others = [f"tool_{number}" for number in range(many)]
+    in_force = policy("goes", *others)
     in_force.adopt(parse_config(deny=["^rm"], new_tools=new_tools))
-    between = SHAPES[shape](in_force)
-    seen = [["goes", *many], many, ["goes", *many], ["goes", *many]]
+    between = shape(in_force)
+    seen = [["goes", *others], others, ["goes", *others], ["goes", *others]]
     for number, tools in enumerate(seen):
         if number:
             between.from_upstream(CHANGED)

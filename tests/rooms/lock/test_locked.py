@@ -19,13 +19,15 @@ from mcp_tool_filter.rooms.lock.lock import Lock, parse_json
 from tests.core.conversation.asking_kinds import CHANGED, Http, asked, finished, open_session
 from tests.core.conversation.test_kinds import SHAPES, assert_unknown, without_list
 from tests.make import answering, asking, calling, definition, listing_of, policy, text_of
+from tests.rooms.stdio.test_only_kinds import stdio
 from tests.rows import each_row
 
 A, B, OTHER_A = definition("a"), definition("b"), definition("a", ',"title":"x"')
 SAME_A = b'{ "inputSchema":{"type":"obj\\u0065ct"}, "name":"a" }'
 BROKEN_A = b'{"name":"a"}'
 TWICE_A = b'{"name":"a","inputSchema":{"type":"object","type":"object"}}'
-EVERY_SHAPE = pytest.mark.parametrize("shape", SHAPES)
+EVERYWHERE = {**SHAPES, "stdio": stdio}
+EVERY_SHAPE = pytest.mark.parametrize("shape", EVERYWHERE)
 
 
 def locked(*names: str, deny: str = "", **more: object) -> Config:
@@ -39,7 +41,7 @@ def in_shape(shape: str, *tools: str, config: Config | None = None) -> Conversat
     """Open a conversation with an upstream that had these tools at our start."""
     in_force = policy(*tools)
     in_force.adopt(config or locked("a", "b"))
-    return SHAPES[shape](in_force)
+    return EVERYWHERE[shape](in_force)
 
 
 def lists(between: Conversation, *definitions: bytes, more: str = "", ask: str = "{}") -> list[str]:
@@ -119,7 +121,7 @@ def test_a_list_that_nobody_asked_for_hides_a_changed_tool() -> None:
     assert not can_call(between, "a")
 
 
-HTTP = sorted(SHAPES.keys() - {"stdio"})
+HTTP = sorted(SHAPES)
 
 
 CASES = [(one, known) for one in HTTP for known in (True, False) if known or "our own" not in one]

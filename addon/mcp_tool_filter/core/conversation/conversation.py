@@ -40,7 +40,8 @@ from functools import partial
 from typing import cast
 from unicodedata import is_normalized
 
-from mcp_tool_filter.core.conversation.kinds import Kind, revision_in
+from mcp_tool_filter.core.conversation.declared import revision_in
+from mcp_tool_filter.core.conversation.kinds import Kind
 from mcp_tool_filter.core.conversation.policy_in_force import (
     FORWARD,
     INVALID_ANSWER,

@@ -11,35 +11,24 @@ learns only from answers to requests as our own fetch sends them (``Exchange.is_
 from a session that has acted (``Session.has_acted``): that one may have changed its own list.
 
 Until a kind's list is complete, the patterns alone judge names (``UnlistedTools``).
-
-A stdio session has only one kind of asker, its one client (``OnlyKind``). We ask the upstream
-nothing that the client has not asked, so the client finds no trace of us. Until the client has
-listed all tools, the patterns judge names. Only if a hint decides, which needs the definition, we
-ask for the list before a call.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from weakref import WeakValueDictionary, finalize, ref
+from weakref import ref
 
-from mcp_tool_filter.core.errors import FetchFailed, ProtocolError
-from mcp_tool_filter.core.messages.large import in_parts
-from mcp_tool_filter.core.messages.limits import MEBIBYTE, META_REVISION, Limits
+from mcp_tool_filter.core.conversation.declared import VARIANT, capabilities_in, program_in
+from mcp_tool_filter.core.conversation.lists import Frame, Listed, Lists, listings_in, page_of
+from mcp_tool_filter.core.messages.limits import MEBIBYTE
 from mcp_tool_filter.core.messages.messages import (
     Message,
-    Notification,
     Request,
-    parse_message,
-    singles,
 )
-from mcp_tool_filter.core.messages.scan import Value
-from mcp_tool_filter.core.messages.tools import Definition, Listing, parse_listing
+from mcp_tool_filter.core.messages.tools import Definition, Listing
 from mcp_tool_filter.core.policy.choice import is_hint, is_locked
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
@@ -55,29 +44,6 @@ from mcp_tool_filter.core.policy.tool_filter import Envelope
 
 _LONGEST_ENVELOPE = 64 * 1024  # characters; without one, the upstream answers each list itself
 _MOST_GONE = MEBIBYTE  # bytes of the definitions that we remember of tools that are gone
-
-
-type Frame = tuple[str, str]
-"""The text of a list's result before and after its tools; None for a list that we always get from
-the upstream."""
-
-
-class Listed:
-    """A complete list and its snapshot; kinds that get the same list share it."""
-
-    def __init__(self, pages: tuple[bytes, ...], snapshot: Snapshot, frame: Frame) -> None:
-        self.pages = pages
-        self.frame = frame
-        self.snapshot = snapshot
-        self.size = sum(map(len, pages)) + len(snapshot.allowed.tools)
-
-    @cached_property
-    def locked(self) -> tuple[tuple[str, bytes], ...]:
-        """The definitions that the lock hides. (Read at the first question: only pages ask.)"""
-        names = self.snapshot.locked
-        pages = filter(None, listings_in(self.pages)) if names else ()
-        found = [(one.name, one.raw) for page in pages for one in page.definitions]
-        return tuple((name, raw) for name, raw in found if name and name in names)
 
 
 @dataclass(slots=True, eq=False)
@@ -208,7 +174,7 @@ class Kind:
             if not new:
                 return
             pinned = yield from self._pinned_in(before)
-            pages = (_page_of({**pinned, **new}.values()),)
+            pages = (page_of({**pinned, **new}.values()),)
             listed = yield from self._lists.listed(pages, config)
             if config is self._config and before is self._listed:
                 self._listed = listed
@@ -282,7 +248,7 @@ class Kind:
                 has_changed = has_changed or known.raw != one.raw
                 there.append(known)
             yield LET_OTHERS_GO_ON
-        return (_page_of(there),) if has_changed else pages
+        return (page_of(there),) if has_changed else pages
 
     def _may_keep(self) -> bool:
         """Tell whether there is room for one more list. (Those of others are never given up.)"""
@@ -346,7 +312,7 @@ class Kind:
                     there.append(self._pinned(one))
             definitions = there
             gone = gone | {one.name: one.raw for one in pinned.values() if one.name is not None}
-        pages = (_page_of(definitions),)
+        pages = (page_of(definitions),)
         is_whole = before is None or self._config.is_locked
         listed = yield from self._lists.listed(pages, config, whole if is_whole else None)
         if unlisted is not self._next or config is not self._config or before is not self._listed:
@@ -384,7 +350,7 @@ class Kind:
         if not back or before is None:
             return
         pinned = yield from self._pinned_in(before)
-        pages = (_page_of([*pinned.values(), *back.values()]),)
+        pages = (page_of([*pinned.values(), *back.values()]),)
         listed = yield from self._lists.listed(pages, config)
         if config is self._config and before is self._listed:
             self._listed = listed
@@ -400,176 +366,6 @@ def _few_of_these(gone: dict[str, bytes]) -> dict[str, bytes]:
     return gone
 
 
-class Lists:
-    """The complete lists in use, each kept once."""
-
-    def __init__(self) -> None:
-        self._by_digest: WeakValueDictionary[bytes, Listed] = WeakValueDictionary()
-        self.unfinished = 0
-        """Bytes of the lists that are not complete yet."""
-        self._whole = 0
-        self._unlisted: tuple[Config, UnlistedTools] | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes of all lists; those that several kinds share count once."""
-        return self.unfinished + self._whole
-
-    @property
-    def is_full(self) -> bool:
-        return self.size > MOST_BYTES
-
-    def listed(
-        self, pages: tuple[bytes, ...], config: Config, snapshot: Snapshot | None = None
-    ) -> Deciding[Listed]:
-        """Return these pages with their snapshot, which is taken now if unknown."""
-        digest = hashlib.sha256(repr(config.choice).encode())
-        for page in pages:
-            digest.update(b"\0")
-            for at in range(0, len(page), MEBIBYTE):
-                digest.update(page[at : at + MEBIBYTE])
-                yield LET_OTHERS_GO_ON
-        known = self._by_digest.get(digest.digest())
-        if known is not None:
-            return known
-        frames: list[Frame] = []
-        if snapshot is None:
-            listings = _noting_frames(listings_in(pages), frames)
-            snapshot = yield from snapshot_in_steps(listings, config.choice)
-        known = Listed(pages, snapshot, next(iter(frames), ('{"tools":', "}")))
-        self._by_digest[digest.digest()] = known
-        self._whole += known.size
-        finalize(known, self._forget, known.size).atexit = False
-        return known
-
-    def _forget(self, size: int) -> None:
-        self._whole -= size
-
-    def unlisted(self, config: Config) -> UnlistedTools:
-        """Return what judges the names of all who have no list and no room for one."""
-        if self._unlisted is None or self._unlisted[0] is not config:
-            self._unlisted = config, UnlistedTools(config.choice)
-        return self._unlisted[1]
-
-    def __len__(self) -> int:
-        return len(self._by_digest)
-
-
-def _noting_frames(
-    listings: Iterable[Listing | None], frames: list[Frame]
-) -> Iterator[Listing | None]:
-    for listing in listings:
-        if listing is not None and not frames:
-            frames.append(listing.frame)
-        yield listing
-
-
-def listings_in(pages: Iterable[bytes]) -> Iterator[Listing | None]:
-    """Parse answers to tools/list, a few tools at a time. (Parsed lists take much memory, so we
-    parse again each time.) Yields None while it searches for the tools."""
-    for page in pages:
-        try:
-            for part in in_parts(page):
-                if part is None:
-                    yield None
-                    continue
-                message = parse_message(part, Limits(message=len(part)))
-                for listing in map(parse_listing, singles(message)):
-                    if listing is None:
-                        raise FetchFailed(why="The answer holds no tool list")
-                    yield listing
-        except ProtocolError as error:
-            raise FetchFailed(why=f"The tool list cannot be read for sure: {error}") from None
-
-
-def _page_of(definitions: Iterable[Definition]) -> bytes:
-    """Render an answer with these tools, to be parsed again when the patterns change."""
-    tools = b",".join([one.raw for one in definitions])
-    return b'{"jsonrpc":"2.0","id":0,"result":{"tools":[' + tools + b"]}}"
-
-
-_LONGEST_CAPABILITIES = 4096  # characters; of longer ones we keep only a hash
-ALL_CAPABILITIES = (
-    '{"elicitation":{"form":{},"url":{}},"roots":{"listChanged":true},'
-    '"sampling":{"context":{},"tools":{}},"tasks":{"cancel":{},"list":{},"requests":'
-    '{"elicitation":{"create":{}},"sampling":{"createMessage":{}}}}}'
-)
-"""All capabilities of any revision: our own fetch declares them."""
-_OF_MCP = "io.modelcontextprotocol/"
-_IN_META = f"{_OF_MCP}clientCapabilities"
-_PROGRAM = f"{_OF_MCP}clientInfo"
-# Members of ``_meta`` by which an upstream chooses no other tools. ``server-variant`` is one of the
-# others, and there may be more in later revisions.
-_HARMLESS = frozenset(
-    _OF_MCP + name
-    for name in ("protocolVersion", "clientInfo", "logLevel", "related-task", "subscriptionId")
-)
-VARIANT = "\n"
-"""Separates the capabilities from what else makes the asker another one; no JSON has it."""
-
-
-def capabilities_in(message: Request) -> str | None:
-    """Return what a request declares of its client: the capabilities in canonical spelling, and
-    other members of ``_meta`` that may change the upstream's list; None if nothing."""
-    if message.params is None:
-        return None
-    meta = message.params.named.get("_meta")
-    of_mcp = [one for one in (meta and meta.members) or () if one.key.startswith(_OF_MCP)]
-    if message.method == "initialize":
-        declared = message.params.named.get("capabilities")
-    else:
-        declared = meta.named.get(_IN_META) if meta else None
-    others = [
-        f'"{one.key}":{canonical(message.place.cut(one.value))}'
-        for one in of_mcp
-        if one.key not in _HARMLESS and one.value is not declared
-    ]
-    said = canonical(message.place.cut(declared)) if declared else None
-    return VARIANT.join([said or "", *others]) if others else said
-
-
-def program_in(message: Request) -> str | None:
-    """Return what a request says of its client's program, in canonical spelling."""
-    params = message.params
-    if params is not None and message.method == "initialize":
-        said = params.named.get("clientInfo")
-    else:
-        said = _in_meta(message, _PROGRAM)
-    return canonical(message.place.cut(said)) if said else None
-
-
-def revision_in(message: Request | Notification) -> str | None:
-    """Return the revision that a message names in its ``_meta``."""
-    said = _in_meta(message, META_REVISION)
-    return said.text if said else None
-
-
-def _in_meta(message: Request | Notification, name: str) -> Value | None:
-    meta = message.params.named.get("_meta") if message.params else None
-    return meta.named.get(name) if meta and meta.members is not None else None
-
-
-def canonical(capabilities: str) -> str:
-    """Return the same text for all spellings of the same capabilities.
-
-    >>> canonical('{"sampling": {}, "roots":{}}')
-    '{"roots":{},"sampling":{}}'
-    """
-    if len(capabilities) > _LONGEST_CAPABILITIES:
-        return hashlib.sha256(capabilities.encode()).hexdigest()
-    return _canonical(capabilities)
-
-
-@lru_cache(maxsize=256)  # all clients of one program declare the same; long ones are not cached
-def _canonical(capabilities: str) -> str:
-    try:
-        value = json.loads(capabilities, parse_int=str, parse_float=str)
-    except (ValueError, RecursionError):
-        return capabilities
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-MOST_BYTES = 64 * MEBIBYTE
 _IN_USE = 3600.0  # seconds since its last message
 _MOST_FOR_A_LIST = 5  # kinds for each session; one that shares its list takes less than 1 kB
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -744,86 +540,3 @@ class Kinds:
         most, lists = self._config.limits.sessions, self._lists
         has_many = len(lists) > most or len(self._kinds) >= _MOST_FOR_A_LIST * most
         return has_many or lists.is_full
-
-
-type OnListed = Callable[[Snapshot], None]
-"""Called once, when the complete list is known."""
-
-
-def _tell_nobody(_snapshot: Snapshot) -> None:
-    """Only the list without a variant is reported."""
-
-
-@dataclass(slots=True, eq=False)
-class OnlyKind(Kind):
-    """Learns its list from the answers to the client's requests.
-
-    (Before Python 3.14, a dataclass with slots cannot call ``super()``.)
-    """
-
-    on_listed: OnListed = _tell_nobody
-    _is_told: bool = False
-    _envelopes: dict[str, Envelope] = field(default_factory=dict)
-    """The first of each revision."""
-    _revision: str = ""
-
-    def agree_on(self, revision: str) -> None:
-        """Note the upstream's revision: the form of its lists depends on it."""
-        self._revision = revision
-        self.envelope = self._envelopes.get(revision)
-
-    def learn_envelope(self, frame: Frame) -> None:
-        Kind.learn_envelope(self, frame)
-        if self.envelope is not None:
-            self._envelopes.setdefault(self._revision, self.envelope)
-        self.envelope = self._envelopes.get(self._revision)
-
-    def _finish(self, unlisted: UnlistedTools, whole: Snapshot) -> Deciding[Snapshot | None]:
-        learned = yield from Kind._finish(self, unlisted, whole)
-        self._tell_listed()
-        return learned
-
-    def take(self, pages: tuple[bytes, ...], *, keeps: bool = True) -> Deciding[Snapshot]:
-        taken = yield from Kind.take(self, pages, keeps=keeps)
-        self._tell_listed()
-        return taken
-
-    def _tell_listed(self) -> None:
-        if self._listed is not None and not self._is_told:
-            self._is_told = True
-            self.on_listed(self._listed.snapshot)
-
-    def _follow_list(self) -> None:
-        Kind._follow_list(self)
-        if self._listed is not None:
-            # Denied by name, not by list: a tool that the list lacks may be shown elsewhere.
-            self.snapshot = by_name(self.snapshot)
-
-
-_MOST_VARIANTS = 100
-
-
-class OnlyKinds(Kinds):
-    """Every asker is the one client, whatever it declares; only each variant of the server that it
-    asks for has a list of its own."""
-
-    def __init__(self, config: Config, on_listed: OnListed) -> None:
-        super().__init__(config)
-        self.start = self.only = OnlyKind(self._lists, config, True, on_listed=on_listed)
-
-    def of(self, client: Client, exchange: RpcExchange | None = None) -> Kind:
-        capabilities = exchange.capabilities if exchange else None
-        if capabilities is None or VARIANT not in capabilities:
-            return self.only
-        key = None, capabilities.partition(VARIANT)[2], "", None
-        kind = self._kinds.get(key)
-        if kind is None:
-            if len(self._kinds) >= _MOST_VARIANTS:
-                self._kinds.pop(next(iter(self._kinds))).close()
-            kind = self._kinds[key] = OnlyKind(self._lists, self._config, True)
-        return kind
-
-    def note_change(self, client: Client) -> None:
-        """Take the client's next list from the upstream."""
-        for kind in (self.only, *self._kinds.values()):
-            kind.is_stale = kind.is_listed

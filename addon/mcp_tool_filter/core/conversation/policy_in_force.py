@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from mcp_tool_filter.core.conversation.kinds import ALL_CAPABILITIES, Kinds, canonical, listings_in
+from mcp_tool_filter.core.conversation.declared import ALL_CAPABILITIES, canonical
+from mcp_tool_filter.core.conversation.kinds import Kinds
+from mcp_tool_filter.core.conversation.lists import listings_in
 from mcp_tool_filter.core.conversation.memory import Fetched, HeldRequests, JudgedLists
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.messages.limits import Limits, OverLimit

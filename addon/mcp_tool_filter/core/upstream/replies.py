@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from mcp_tool_filter import __version__
-from mcp_tool_filter.core.conversation.kinds import ALL_CAPABILITIES
+from mcp_tool_filter.core.conversation.declared import ALL_CAPABILITIES
 from mcp_tool_filter.core.errors import ProtocolError, printable
 from mcp_tool_filter.core.messages.limits import META_REVISION, NEWEST_WITH_INITIALIZE, REVISION_KEY
 from mcp_tool_filter.core.messages.messages import parse_message, singles

@@ -32,7 +32,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import orjson
 
-from mcp_tool_filter.core.conversation.kinds import listings_in
+from mcp_tool_filter.core.conversation.lists import listings_in
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce, SessionAtWork
 from mcp_tool_filter.core.errors import StartError, printable, reason_of
 from mcp_tool_filter.core.http.asked import Answered

@@ -17,7 +17,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, assert_never, cast
 
 from mcp_tool_filter.core.conversation.conversation import Conversation, Exchanges
-from mcp_tool_filter.core.conversation.kinds import Kind, OnlyKinds
+from mcp_tool_filter.core.conversation.kinds import Kind
 from mcp_tool_filter.core.conversation.memory import unlisted
 from mcp_tool_filter.core.conversation.policy_in_force import (
     LOST_ANSWER,
@@ -55,6 +55,7 @@ from mcp_tool_filter.core.policy.situation import Client, Direction, Link, Sessi
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.rooms.stdio.lines import CutLine, ids_answered, ids_in_cut, refuse_hidden_line
+from mcp_tool_filter.rooms.stdio.only_kinds import OnlyKinds
 
 if TYPE_CHECKING:  # few sessions are recorded
     from mcp_tool_filter.rooms.recordings.line_recorder import LineRecorder
