@@ -15,7 +15,7 @@ import pytest
 from tests.attacks.hosts import between, in_each_host
 from tests.mcp_upstream import RESULT, McpUpstream
 from tests.proxy import RunningTool
-from tests.raw_client import Answer, RawClient, post, raw_client
+from tests.raw_client import Answer, RawClient, get, post, raw_client
 from tests.raw_upstream import SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk
 
 CALL = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"%s"}}'
@@ -200,3 +200,36 @@ async def test_an_upstream_that_still_accepts_a_connection_while_it_dies_is_lost
         await upstream.raw.stop()
         assert error_in(await client.answer()) == (1, LOST)
         assert await it.exit_code() == 1
+
+
+def asks_after_silence(local: int, remote: int) -> bool:
+    """Tell whether the system will ask the peer of a connection if it is still there."""
+    ends = f":{local:04X}", f":{remote:04X}"
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, one, other, _, _, timer, *_ = line.split()
+        if one.endswith(ends[0]) and other.endswith(ends[1]):
+            return timer.startswith("02:")  # the timer of keepalive
+    raise AssertionError("no such connection")
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux tells")
+@in_each_host
+async def test_a_peer_that_vanishes_without_a_word_is_noticed(host: str, tmp_path: Path) -> None:
+    """On both sides: a stream may be quiet for hours, and then nobody is there any more."""
+    links: list[tuple[int, int]] = []
+
+    async def respond(_request: RawRequest, peer: Peer) -> None:
+        ends = [peer.writer.get_extra_info(name)[1] for name in ("peername", "sockname")]
+        links.append((ends[0], ends[1]))
+        await peer.say(SSE_HEAD + chunk(b": hello\n\n"))
+        await peer.left()
+
+    async with (
+        between(host, tmp_path, respond=respond) as (_, it),
+        raw_client(it.port) as client,
+    ):
+        await client.say(get())
+        await client.until(b"hello")
+        ours = client.writer.get_extra_info("sockname")[1]
+        assert asks_after_silence(it.port, ours)
+        assert asks_after_silence(*links[-1])

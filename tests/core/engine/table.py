@@ -224,6 +224,14 @@ class Table:
     def client(self) -> Client:
         return Client(self)
 
+    def serve_others(self) -> int:
+        """Let time pass, until nothing is to be done later; return how often something was."""
+        turns = 0
+        while self.later:
+            self.later.pop(0)()
+            turns += 1
+        return turns
+
     def open_for(self, exchange: Asking) -> None:
         link = Link(self)
         self.links.append(link)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_tool_filter.core.messages.limits import MEBIBYTE
 from mcp_tool_filter.core.process import limits as room
 
 
@@ -95,3 +96,30 @@ def test_another_c_library_is_left_alone(
     room.keep_free_memory()
     room.return_free_memory()
     room._glibc.cache_clear()
+
+
+class Held:
+    """Something that holds so many bytes."""
+
+    def __init__(self, size: int) -> None:
+        self.held_bytes = size
+
+    def give_up(self) -> None:
+        self.held_bytes = 0
+
+
+@pytest.mark.parametrize(("count", "size"), [(10, 40_000_000), (1500, 270_000), (6000, 60_000)])
+def test_many_small_holders_count_as_a_few_large_ones(count: int, size: int) -> None:
+    holders = [Held(size) for _ in range(count)]
+    budget = room.MemoryBudget(lambda: holders)
+    budget.limit = 128 * MEBIBYTE
+    budget.look()
+    assert sum(one.held_bytes for one in holders) <= budget.limit * 3 // 4
+
+
+def test_ordinary_requests_are_never_given_up() -> None:
+    holders = [*(Held(1000) for _ in range(20_000)), *(Held(40_000_000) for _ in range(9))]
+    budget = room.MemoryBudget(lambda: holders)
+    budget.limit = 128 * MEBIBYTE
+    budget.look()
+    assert [one.held_bytes for one in holders[:20_000]] == [1000] * 20_000

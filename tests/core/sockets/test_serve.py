@@ -18,12 +18,17 @@ import pytest
 
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.process.limits import most_clients
-from mcp_tool_filter.core.sockets.serve import _LINGER, UpstreamConnection, bind
+from mcp_tool_filter.core.sockets.serve import (
+    _LINGER,
+    _MOST_RECORDS,
+    UpstreamConnection,
+    bind,
+)
 from tests.attacks.stage import PING, Link, answering, raised_on_sockets
 from tests.cli.commands.proxying import CALL, LIST, TOOLS, ask, names_in, serving, silent
 from tests.filtered import legacy_upstream
 from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream
-from tests.raw_client import MCP_HEADERS, RawClient, get, post, raw_client
+from tests.raw_client import MCP_HEADERS, RawClient, get, post, raw_client, trusting
 from tests.raw_upstream import SSE_HEAD, TIMEOUT, Peer, RawRequest, answer, chunk, until
 from tests.served import RunningSockets, served
 
@@ -272,3 +277,43 @@ async def test_nothing_is_written_to_a_lost_upstream(caplog: pytest.LogCaptureFi
         for _ in range(20):
             one.speaks.write(b"x")
     assert not caplog.records
+
+
+async def test_a_piece_that_is_sent_in_part_counts_as_a_whole() -> None:
+    """asyncio keeps all of it; so 1500 clients that do not read would hold more than we count."""
+    size = 200_000
+
+    async def respond(_request: RawRequest, peer: Peer) -> None:
+        await peer.say(SSE_HEAD + chunk(b": hello\n\n"))
+        for _ in range(100):
+            await peer.say(chunk(b": " + b"x" * size + b"\n\n"))
+        await peer.left()
+
+    async with filtered(respond) as (_, it, client):
+        await client.say(get())
+        await client.until(b"hello")
+        [connection] = [one for one in it.server.all if one.speaks.exchange is not None]
+        await until(lambda: connection.unsent)
+        assert connection.held_bytes >= connection.unsent + 2 * 64 * 1024
+
+
+async def test_tiny_records_of_tls_are_read_in_turns(tmp_path: Path) -> None:
+    """One may hold a single byte: a read of 256 KB brings thousands of them."""
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        served(to=upstream.url, home=tmp_path, endpoint="/mcp") as it,
+        raw_client(it.port, tls=trusting()) as client,
+    ):
+        most = 0
+        give = it.server.reads.give
+
+        def counted(speaks: Any, data: bytes) -> None:
+            nonlocal most
+            most = max(most, len(data))
+            give(speaks, data)
+
+        it.server.reads.give = counted  # type: ignore[method-assign]
+        for at in post(READ + b" " * 5000):
+            client.writer.write(bytes([at]))  # each is a record
+        assert (await client.answer()).body == RESULT
+        assert most <= _MOST_RECORDS

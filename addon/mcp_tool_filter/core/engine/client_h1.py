@@ -5,8 +5,8 @@
     any ──► CLOSED                               a fault, the last answer, or the client has left
 
 A request is read when the one before it is answered; what a client sends ahead waits in the wire,
-at most a mebibyte of it; after some requests that were answered at once, other clients have their
-turn. Behind an event stream it might wait for ever: there we close the connection, since while we
+at most a mebibyte of it; after so many pieces (requests, chunks of a body) others are served first.
+Behind an event stream it might wait for ever: there we close the connection, since while we
 do not read from it we cannot notice that the client has left. We also do not read while the client
 does not read our answers.
 
@@ -43,8 +43,6 @@ _CLOSE = b"connection: close\r\n"
 _TIMED_OUT = 408
 _DETAILS = {_TIMED_OUT: "not sent in time", NOT_IMPLEMENTED: "an upgrade or a tunnel"}
 """For people who watch: why a request was refused before it was one."""
-_MOST_REQUESTS = 32
-"""Requests of one connection that we answer in a row before we serve others."""
 
 
 class Turn(Enum):
@@ -180,9 +178,9 @@ class H1Client:
         return None
 
     def _read(self, data: bytes) -> None:
-        wire, last = self.wire, self._served + _MOST_REQUESTS
+        wire, last = self.wire, self.wire.pieces + self.service.limits.turn
         while self._may_read and (data or wire.unread or self.turn is not Turn.IDLE):
-            if self._served >= last and self.turn is Turn.IDLE and wire.unread:
+            if wire.pieces >= last and wire.unread:
                 self._waits = True
                 return self.host.call_later(0, self._go_on)
             event = wire.next_joined(data)

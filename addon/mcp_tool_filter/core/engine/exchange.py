@@ -222,6 +222,8 @@ class Exchange(Steps):
         if self.is_over:
             return 0
         held = len(self.body) + self._came.size
+        if self.up is not None:
+            held += len(self.up.wire.unread)
         if self.answer is not None:
             held += len(self.answer.body)
         return held + (self.stream.held_bytes if self.stream is not None else 0)

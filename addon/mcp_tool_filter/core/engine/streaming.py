@@ -6,7 +6,9 @@ waits for a decision follows later, our own messages go between the events, and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.core.errors import ProtocolError
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from mcp_tool_filter.core.http.asked import HttpExchange
 
 
+_LINE_END = re.compile(rb"[\r\n]")
+
+
 def open_stream(
     exchange: Exchange, asked: HttpExchange, answer: Answer, notes: AnswerNotes
 ) -> StreamedAnswer:
@@ -30,6 +35,15 @@ def open_stream(
     return StreamedAnswer(exchange, asked, answer)
 
 
+def _cut_after_lines(data: bytes, most: int) -> tuple[bytes, bytes]:
+    """Cut bytes after so many line ends; CRLF counts as two."""
+    if data.count(b"\n") + data.count(b"\r") <= most:
+        return data, b""
+    ends = islice(_LINE_END.finditer(data), most - 1, None)
+    at = next(ends).end()
+    return data[:at], data[at:]
+
+
 class StreamedAnswer:
     """The event stream of one exchange."""
 
@@ -38,6 +52,8 @@ class StreamedAnswer:
         self._is_get = exchange.head.method == "GET"
         self.transform: Callable[[bytes], bytes | Iterable[bytes]] | None = None
         """What another program makes of its bytes; that is judged."""
+        self._later = b""
+        """What has come, and is read when others were served."""
         self._is_lost = False
         """True if it ended because the upstream was lost."""
         listener = exchange.service.listener
@@ -54,7 +70,7 @@ class StreamedAnswer:
 
     @property
     def held_bytes(self) -> int:
-        return self._events.held_bytes
+        return self._events.held_bytes + len(self._later)
 
     # What the upstream says
 
@@ -63,14 +79,43 @@ class StreamedAnswer:
         if data and self.transform is not None:
             made = self.transform(data)
             data = made if isinstance(made, bytes) else b"".join(made)
-        self._pass_on(self._events.feed(data, self._exchange) if data else b"", head)
+        if self._later:
+            self._later += data
+            self._hold_upstream(True)
+        else:
+            self._read(data, head)
+
+    def _read(self, data: bytes, head: Answer | None = None) -> None:
+        """Read some lines; the others wait until other connections were served."""
+        exchange = self._exchange
+        data, self._later = _cut_after_lines(data, exchange.service.limits.turn)
+        if self._later:
+            self._hold_upstream(True)
+            exchange.down.host.call_later(0, exchange.when_ready(self._go_on))
+        self._pass_on(self._events.feed(data, exchange) if data else b"", head)
+
+    def _go_on(self) -> None:
+        """Continue after other connections were served."""
+        if self._exchange.stream is not self:  # another addon answers instead
+            return
+        data, self._later = self._later, b""
+        self._hold_upstream(False)
+        self._read(data)
+
+    def _hold_upstream(self, on: bool) -> None:
+        if (up := self._exchange.up) is not None:
+            up.slow_down(on or self._exchange.down.is_slow)
 
     def waits_after_loss(self) -> bool:
         """Note that the upstream is lost; True if the end waits for events that came before. (A
         second loss does not wait: the process ends.)"""
-        waits = self._events.is_waiting and not self._is_lost
+        waits = self._is_waiting and not self._is_lost
         self._is_lost = self._is_lost or waits
         return waits
+
+    @property
+    def _is_waiting(self) -> bool:
+        return bool(self._later) or self._events.is_waiting
 
     def _wake(self) -> None:
         """Some waiting events are decided now."""
@@ -80,13 +125,14 @@ class StreamedAnswer:
     def _pass_on(self, seen: bytes, head: Answer | None = None) -> None:
         """Send what may be seen of the stream; end with it, once nothing waits."""
         exchange, events = self._exchange, self._events
-        last = events.finish(exchange) if exchange.is_answered else None
+        is_whole = exchange.is_answered and not self._later
+        last = events.finish(exchange) if is_whole else None
         if last is None or events.failure is not None:
             if seen or head is not None:
                 exchange.say(seen, head)
             if events.failure is not None:
                 exchange.refuse_answer(events.failure)
-            elif self._is_lost and not events.is_waiting:
+            elif self._is_lost and not self._is_waiting:
                 exchange.lose(exchange.why)
             return
         if self._asked.is_legacy:
@@ -115,6 +161,7 @@ class StreamedAnswer:
 
     def close(self) -> None:
         """Forget what waits: the stream is over."""
+        self._later = b""
         self._events.abandon()
         if self._asked.is_legacy:
             self._exchange.service.listener.close_stream(self._asked)

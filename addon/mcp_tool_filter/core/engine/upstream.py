@@ -44,13 +44,15 @@ class Upstream:
         self.write, self.abort, self.hold, self.idle = write, abort, hold, idle
         self.owner: Host | None = None
         """The only client that may use the connection; None for all."""
-        self.wire = AnswerWire(limits)
+        self.wire, self._turn = AnswerWire(limits), limits.turn
         self._exchange: Asking | None = None
         self._uses = 0
         self._keeps = True
         self._has_answered = False
         """True if a byte has come since the request was sent."""
         self._is_held = False
+        self._client_is_slow = self._waits = False
+        self._has_ended = False
 
     def begin(self, exchange: Exchange, *, head: bytes, method: str, body: bytes) -> None:
         """Send a request; ``head`` lacks its end and the length."""
@@ -76,26 +78,22 @@ class Upstream:
         if exchange is None:  # bytes that nobody asked for
             return self.abort()
         self._has_answered = True
-        try:
-            self._read(data)
-        except Exception as error:
-            self._fail(exchange, error)
+        return self._run(exchange, data)
 
     def lost(self) -> None:
         """The connection has ended."""
-        if (exchange := self._exchange) is None:
-            return
-        try:
-            self.wire.eof()
-            self._read()
-            if self._exchange is not None:
-                exchange, self._exchange = self._exchange, None
-                exchange.upstream_lost(was_idle=self._uses > 1 and not self._has_answered)
-        except Exception as error:
-            self._fail(exchange, error)
+        self._has_ended = True
+        self.wire.eof()
+        if self._exchange is not None and not self._waits:
+            self._run(self._exchange)
 
     def slow_down(self, on: bool) -> None:
         """Read no further while the client reads slowly."""
+        self._client_is_slow = on
+        self._pause()
+
+    def _pause(self) -> None:
+        on = self._client_is_slow or self._waits
         if self._is_held != on:
             self._is_held = on
             self.hold(on)
@@ -110,13 +108,38 @@ class Upstream:
         self._exchange = None
         self.abort()
 
+    def _run(self, exchange: Asking, data: bytes = b"") -> None:
+        """Read what has come; an end counts only when all before it was read."""
+        try:
+            self._read(data)
+            if self._has_ended and not self._waits and self._exchange is not None:
+                exchange, self._exchange = self._exchange, None
+                exchange.upstream_lost(was_idle=self._uses > 1 and not self._has_answered)
+        except Exception as error:
+            self._fail(exchange, error)
+
+    def _go_on(self) -> None:
+        """Continue after other connections were served."""
+        self._waits = False
+        if self._exchange is not None:
+            self._pause()
+            self._run(self._exchange)
+
     def _read(self, data: bytes = b"") -> None:
         wire = self.wire
+        if self._waits:
+            return wire.receive(data)
+        last = wire.pieces + self._turn
         while (exchange := self._exchange) is not None:
+            if wire.pieces >= last and wire.unread:
+                self._waits = True
+                self._pause()
+                exchange.down.host.call_later(0, self._go_on)
+                return None
             event = wire.next_joined(data)
             data = b""
             if event is None:
-                return
+                return None
             if isinstance(event, bytes):
                 exchange.on_data(event)
             elif isinstance(event, End):
@@ -132,6 +155,7 @@ class Upstream:
             elif event.status == 101:
                 exchange.on_head(event)
             # Other answers below 200 are dropped: we have sent our own 100 already.
+        return None
 
     def _release(self) -> None:
         """The answer is complete."""

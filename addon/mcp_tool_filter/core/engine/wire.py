@@ -66,6 +66,9 @@ class HttpLimits:
     """Bytes that a client may send before it has its answer."""
     chunks: int = 64
     """Chunks that came together and are passed on one by one; the others are joined."""
+    turn: int = 256
+    """Pieces of one connection that we read in a row before we serve others: a chunk or a line of
+    an event is one, a head is eight. That takes a few milliseconds."""
     interim: int = 100
     """Answers below 200 to one request: they could come without end."""
     heads: int = 8
@@ -175,6 +178,7 @@ _TRAILERS = re.compile(rb"(?:%b+:[^\0-\x08\x0a-\x1f\x7f]*\r\n)*\r\n" % _TOKEN)
 _TAB_IN_FRAMING = re.compile(rb"\r\n(?:content-length|transfer-encoding):[^\r\t]*\t", re.IGNORECASE)
 _LENGTH_ONLY = re.compile(rb"(\r\n(?:content-length):[ \t]*)([^\r\n]*)", re.IGNORECASE)
 _LENGTH_OR_DATE = re.compile(rb"(\r\n(?:content-length|date):[ \t]*)([^\r\n]*)", re.IGNORECASE)
+_PIECES_OF_A_HEAD = 8
 NO_BODY = frozenset({204, 304})
 """The statuses of answers that never have a body."""
 NOT_IMPLEMENTED: Final = 501
@@ -188,6 +192,8 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         self.state: State = "head"
         self.unread = b""
         """What was received, from some read bytes on; empty if all was read."""
+        self.pieces = 0
+        """How many were read, in the unit of ``HttpLimits.turn``."""
         self._at = 0  # what was read already
         self._searched = 0  # no end of the head or of the trailers begins before this
         self._left = 0  # bytes of the body or chunk to come
@@ -284,6 +290,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         if end - at > self._limits.head:
             raise Fault("a head that is too long", 431)
         block = buffer[at:end]
+        self.pieces += _PIECES_OF_A_HEAD
         self._read_to(end + 4)
         head = self._read(block)
         self._begin_body(head)
@@ -404,6 +411,8 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         """
         pieces: list[bytes] = []
         while self.unread:
+            if len(pieces) >= self._limits.turn:  # the reader of the wire decides when to go on
+                return b"".join(pieces)
             if self.state == "size":
                 if not self._begin_chunk():
                     break
@@ -433,6 +442,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
             if len(rest) > self._limits.head // 16 or b"\n" in rest:
                 raise Fault("not a chunk")
             return False
+        self.pieces += 1
         self._read_to(found.end())
         self._left = int(found[1], 16)
         self.state = "chunk" if self._left else "trailers"

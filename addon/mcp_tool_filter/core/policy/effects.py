@@ -221,6 +221,10 @@ class _Held[Piece]:
     cancel: Callable[[], None] | None = None
 
 
+_OF_A_PIECE = 256
+"""Bytes that a held piece takes besides its own: many small ones are not free."""
+
+
 class InOrder[Piece]:
     """The queue of one direction of a stream. It calls ``wake`` when there is more to take."""
 
@@ -238,7 +242,7 @@ class InOrder[Piece]:
 
     @property
     def size(self) -> int:
-        """Bytes held."""
+        """Bytes held, with what the pieces take besides."""
         return self._size
 
     def add(self, piece: Piece, size: int) -> None:
@@ -266,7 +270,7 @@ class InOrder[Piece]:
         """Return the pieces that may leave now, oldest first."""
         taken: list[Piece] = []
         while self.held and (piece := self.held[0].piece) is not None:
-            self._size -= self.held.popleft().size
+            self._size -= self.held.popleft().size + _OF_A_PIECE
             taken.append(piece)
         return taken
 
@@ -279,6 +283,6 @@ class InOrder[Piece]:
 
     def _hold(self, held: _Held[Piece]) -> None:
         self.held.append(held)
-        self._size += held.size
+        self._size += held.size + _OF_A_PIECE
         if self._size > self._most:
             raise OverflowError(f"more than {self._most} bytes are held back")

@@ -35,7 +35,7 @@ _PATIENCE = 5.0
 """Seconds for which a silent client keeps its seat although others wait for one."""
 _STEPS = 8
 """We check whenever another eighth of the memory budget has come in."""
-_SMALL = 256 * 1024
+_SMALL = 16 * 1024
 """Bytes; we never drop anything smaller, such as ordinary requests."""
 
 
@@ -158,7 +158,7 @@ class MemoryBudget:
     """A budget for all unfinished messages of all clients together.
 
     Each message has its own limit, but many clients could each hold one that never ends: bodies
-    sent slowly, answers read slowly, HTTP/2 streams with a closed window. So we count incoming
+    sent slowly, answers read slowly, requests sent ahead. So we count incoming
     bytes, and regularly check how much is held. If it is too much, the largest holders lose it: a
     request or an answer fails with an error, and a client that does not read is disconnected.
     """

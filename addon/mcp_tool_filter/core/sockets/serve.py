@@ -44,6 +44,7 @@ from mcp_tool_filter.core.process.limits import (
 from mcp_tool_filter.core.process.proxy import Proxy
 from mcp_tool_filter.core.process.site import Site, TargetFinder
 from mcp_tool_filter.core.sockets.connect import HttpFailed, connect
+from mcp_tool_filter.core.sockets.keepalive import keep_alive
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.engine.service import Asking, Host, Service
@@ -275,6 +276,9 @@ _STALLED = 30.0
 _MOST_IGNORED = 1024 * 1024
 """Bytes that such a client may still send."""
 _TICK = 2.5  # seconds
+_MOST_RECORDS = 256
+"""TLS records of one client that we read in a row before we serve others: one may hold a byte."""
+_LARGE = 16 * 1024
 _MOST_PIECES = 16
 """Pieces for one client that are sent together: more wait for whether it reads them."""
 
@@ -309,6 +313,8 @@ class _Connection(asyncio.Protocol):
 
     _transport: asyncio.Transport
     speaks: H1Client | Upstream
+    _largest = 0
+    """Bytes of the largest piece of which a part may be unsent: asyncio keeps all of it."""
 
     @property
     def is_closing(self) -> bool:
@@ -321,8 +327,17 @@ class _Connection(asyncio.Protocol):
         self.speaks.held(False)
 
     def _write(self, data: bytes) -> None:
-        if not self._transport.is_closing():  # asyncio would log each write
-            self._transport.write(data)
+        if self._transport.is_closing():  # asyncio would log each write
+            return
+        if self._largest or len(data) >= _LARGE:
+            rest = self._largest if self._transport.get_write_buffer_size() else 0
+            self._largest = max(rest, len(data)) if len(data) >= _LARGE else rest
+        self._transport.write(data)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        return self._transport.get_write_buffer_size()
 
     def hold(self, on: bool) -> None:
         """Stop reading, or read on."""
@@ -345,11 +360,13 @@ class ClientConnection(_Connection):
         self._unsent: list[bytes] = []
         self._tls: ServerTls | None = None
         self._is_plain = self._is_closing = False
+        self._is_held = self._has_records = False
         self._ignored = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        keep_alive(transport.get_extra_info("socket"))
         own, peer = (transport.get_extra_info(name) for name in ("sockname", "peername"))
         self.own, self.peer, self.port = str(own[0]), str(peer[0]), int(peer[1])
         self.send: Callable[[bytes], None] = self._write
@@ -388,6 +405,23 @@ class ClientConnection(_Connection):
             self._reads.give(self.speaks, plain)
         if tls.has_ended:
             self._transport.close()
+        elif tls.has_more is not self._has_records:
+            self._has_records = tls.has_more
+            self._hold()
+        if self._has_records:
+            self._server.loop.call_soon(self._receive_more_tls)
+
+    def _receive_more_tls(self) -> None:
+        """Continue after other clients were served."""
+        if not self._is_closing and not self._transport.is_closing():
+            self._receive_tls(b"")
+
+    def hold(self, on: bool) -> None:
+        self._is_held = on
+        self._hold()
+
+    def _hold(self) -> None:
+        super().hold(self._is_held or self._has_records)
 
     def eof_received(self) -> bool:
         return False  # a half-closed client counts as gone
@@ -433,14 +467,14 @@ class ClientConnection(_Connection):
         self._transport.resume_reading()
         if self._transport.can_write_eof():
             self._transport.write_eof()
-        self._wait_for_the_client(self.held_bytes, 0.0)
+        self._wait_for_the_client(self.unsent, 0.0)
 
     def _wait_for_the_client(self, unsent: int, stalled: float) -> None:
         """Let the client read, however slowly; it has read nothing for so many seconds."""
         self._server.loop.call_later(_LINGER, self._look_at_the_client, unsent, stalled)
 
     def _look_at_the_client(self, unsent: int, stalled: float) -> None:
-        left = self.held_bytes
+        left = self.unsent
         stalled = stalled + _LINGER if left == unsent else 0.0
         if unsent == 0 or stalled >= _STALLED:
             self._transport.abort()
@@ -457,7 +491,10 @@ class ClientConnection(_Connection):
 
     @property
     def held_bytes(self) -> int:
-        return self._transport.get_write_buffer_size()
+        """Bytes in memory: what was not read, and the pieces that are not sent completely."""
+        unsent = self.unsent
+        kept = unsent + self._largest if unsent else 0
+        return kept + len(self.speaks.wire.unread)
 
     def give_up(self) -> None:
         """Disconnect a client that does not read."""
@@ -642,6 +679,7 @@ class UpstreamConnection(_Connection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        keep_alive(transport.get_extra_info("socket"))
         self._pool.all.add(self)
         self.speaks = Upstream(
             write=self._write, abort=transport.abort, hold=self.hold, idle=self.be_idle
@@ -655,7 +693,7 @@ class UpstreamConnection(_Connection):
         self.speaks.lost()
 
     def be_idle(self) -> None:
-        if self._transport.get_write_buffer_size():  # it answered before it had read everything
+        if self.unsent:  # it answered before it had read everything
             return self._transport.abort()
         self.since = self._pool.loop.time()
         return self._pool.kept(self)
@@ -672,6 +710,8 @@ class ServerTls:
         """True once the handshake is done."""
         self.has_ended = False
         """True once the client has announced that it sends no more."""
+        self.has_more = False
+        """True if some of what has come was not decrypted: call ``receive`` again."""
 
     def receive(self, data: bytes) -> bytes:
         """Take bytes from the socket; return them decrypted. Raises SSLError."""
@@ -681,9 +721,14 @@ class ServerTls:
             if not self.is_ready:
                 self._tls.do_handshake()
                 self.is_ready = True
+            self.has_more = False
             while piece := self._tls.read(_READ_SIZE):
                 plain.append(piece)
-            self.has_ended = True
+                if len(plain) == _MOST_RECORDS:
+                    self.has_more = True
+                    break
+            else:
+                self.has_ended = True
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:

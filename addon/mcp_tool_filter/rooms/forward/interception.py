@@ -64,6 +64,7 @@ from mcp_tool_filter.rooms.mitmproxy.shown import ShownExchange
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.engine.client_h1 import H1Client
+    from mcp_tool_filter.core.process.limits import Holder
     from mcp_tool_filter.core.process.proxy import Proxy
     from mcp_tool_filter.rooms.mitmproxy.flows import Flows
 
@@ -236,8 +237,9 @@ class ForwardLayer(EngineLayer):
         owners = (super().owner_of(server), *(one.owner_of(server) for one in inner))
         return next(filter(None, owners), None)
 
-    def holders(self) -> Iterator[ForwardClient]:
+    def holders(self) -> Iterator[Holder]:
         """Yield the clients of this connection and of its tunnels, for the memory budget."""
+        yield from super().holders()
         for one in (self, *_inside(self.inner)):
             if isinstance(one, ForwardLayer) and isinstance(one._client, ForwardClient):
                 yield one._client

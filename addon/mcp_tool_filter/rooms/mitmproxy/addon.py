@@ -338,6 +338,7 @@ class ToolFilter:
             chain.remove(self)
             chain.insert(0, self)
         connections.let_streams_be(client)
+        connections.keep_client_alive(client)
         if client.transport_protocol == "tcp":
             self.proxy.crowd.seats.enter(connections.Newcomer(client))
         await self.proxy.ready.wait()
@@ -399,6 +400,7 @@ class ToolFilter:
 
     def server_connected(self, data: ServerConnectionHookData) -> None:
         connections.read_large_pieces(data)
+        connections.keep_upstream_alive(data)
         if site := self.proxy.sites.get(data.client.proxy_mode.full_spec):
             site.note_connection()
 

@@ -28,6 +28,7 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mcp_tool_filter.core.engine.service import Seats
 from mcp_tool_filter.core.engine.wire import DEFAULT_LIMITS
 from mcp_tool_filter.core.process.limits import Crowd, most_upstream_connections
+from mcp_tool_filter.core.sockets.keepalive import keep_alive
 
 if TYPE_CHECKING:
     from mitmproxy.proxy.server import ConnectionHandler, ConnectionIO
@@ -68,10 +69,9 @@ def _handlers() -> list[ConnectionHandler]:
 
 
 def let_streams_be(client: Client) -> None:
-    """Give each stream of a client its own connection to the upstream at once.
+    """Give a client as many connections to the upstream as it needs.
 
-    mitmproxy opens at most five per client. Five open event streams of an HTTP/2 client would use
-    all of them, and a sixth request would wait forever.
+    mitmproxy opens at most five per client, and counts those that are idle for too long to be used.
     """
     if handler := handler_of(client):
         handler.max_conns = defaultdict(partial(asyncio.Semaphore, _MOST_AT_ONCE))
@@ -215,6 +215,18 @@ def close_silent(seats: Seats) -> None:
     for handler in _handlers():
         if seats.silence_of(Newcomer(handler.client)) >= DEFAULT_LIMITS.idle_time:
             _disconnect(handler)
+
+
+def keep_client_alive(client: Client) -> None:
+    """Notice a client that has vanished without a word."""
+    if transport := _transport_of(client, client):
+        keep_alive(transport.get_extra_info("socket"))
+
+
+def keep_upstream_alive(data: ServerConnectionHookData) -> None:
+    """In the ``server_connected`` hook: the same for an upstream."""
+    if transport := _transport_of(data.client, data.server):
+        keep_alive(transport.get_extra_info("socket"))
 
 
 class Sockets:

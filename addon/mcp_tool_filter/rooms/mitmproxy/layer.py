@@ -394,7 +394,16 @@ class EngineLayer(layer.Layer):
 
     def holders(self) -> Iterator[Holder]:
         """Yield what holds memory besides the exchanges."""
-        yield from ()
+        yield self
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the client that were not read yet."""
+        return len(self._held) + (len(self._client.wire.unread) if self._client else 0)
+
+    def give_up(self) -> None:
+        """Disconnect the client because all of them hold too much memory."""
+        self.abort()
 
     def opening_ended(self, opened: Server) -> None:
         """The work of a connection has ended; mitmproxy may not have said whether it was opened.
