@@ -587,7 +587,7 @@ def test_a_denied_call_whose_list_is_unknown_is_read_and_matched_once(listed_by:
     counted = Mock(side_effect=parse_tool_call)
     between = open_session(policy("other", deny="^rm"))
     with (
-        patch("mcp_tool_filter.core.conversation.conversation.parse_tool_call", counted),
+        patch("mcp_tool_filter.core.conversation.list_first.parse_tool_call", counted),
         patch("mcp_tool_filter.core.policy.tool_filter.parse_tool_call", counted),
         patch.object(Pattern, "matches", autospec=True, side_effect=Pattern.matches) as matches,
     ):

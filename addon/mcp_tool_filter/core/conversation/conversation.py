@@ -21,27 +21,32 @@ works with both.
 
 ``from_client`` judges the client's messages, ``from_upstream`` those of the upstream. Both use the
 same requests in flight and the same kind of asker, so this is one class, although it is long.
-
-Clients of 2026-07-28 subscribe to ``notifications/tools/list_changed``: they send
-``subscriptions/listen``, and the upstream acknowledges and says which of the requested
-notifications it will send. Each of these names the id of that request:
-
->>> notice("7")
-b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed",\
-"params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}}}'
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
-from unicodedata import is_normalized
 
 from mcp_tool_filter.core.conversation.declared import revision_in
+from mcp_tool_filter.core.conversation.exchanges import (
+    ACKNOWLEDGED,
+    LIST_CHANGED,
+    Exchanges,
+    exchange_for,
+    is_true,
+    note_subscription,
+    notice,
+)
 from mcp_tool_filter.core.conversation.kinds import Kind
+from mcp_tool_filter.core.conversation.list_first import (
+    needs_list,
+    refused_as_upstream,
+    without_list,
+)
 from mcp_tool_filter.core.conversation.policy_in_force import (
     FORWARD,
     INVALID_ANSWER,
@@ -58,7 +63,6 @@ from mcp_tool_filter.core.messages.large import (
     parse_in_steps,
     read_tool_result,
 )
-from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -66,23 +70,17 @@ from mcp_tool_filter.core.messages.messages import (
     Batch,
     Message,
     Notification,
-    Place,
     Request,
     Response,
     Single,
-    id_value,
     ids_guessed_in,
     parse_message,
     render_error,
 )
-from mcp_tool_filter.core.messages.scan import Value, open_value
 from mcp_tool_filter.core.messages.tools import (
     Listing,
     ShowsHidden,
-    ToolCall,
-    parse_list_request,
     parse_listing,
-    parse_tool_call,
     shows_tool,
 )
 from mcp_tool_filter.core.policy.chain import (
@@ -109,7 +107,7 @@ from mcp_tool_filter.core.policy.effects import (
     with_pauses,
 )
 from mcp_tool_filter.core.policy.situation import Client, Direction, RpcExchange, Situation, Via
-from mcp_tool_filter.core.policy.snapshot import Snapshot, Standing, UnlistedTools
+from mcp_tool_filter.core.policy.snapshot import Snapshot
 from mcp_tool_filter.core.policy.tool_filter import (
     filter_from_client,
     filter_from_upstream,
@@ -132,132 +130,16 @@ _ONLY_READ = frozenset({
     "resources/subscribe", "resources/unsubscribe", "subscriptions/listen", "completion/complete",
     "logging/setLevel", "server/discover", "notifications/progress",
 })  # fmt: skip
-_LONGEST_METHOD = 64  # characters; every method that matters to us is shorter
 _CANCELLED = "notifications/cancelled"
 _LIST = "tools/list"
-_LIMITS = Limits()
-_REFUSED = -32001  # as SDKs say that they know no such session
 _REQUEST_CANCELLED = -32800  # as in the Language Server Protocol
 _PLAIN = Arrival()
-
-
-LIST_CHANGED = "notifications/tools/list_changed"
-ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
-_LONGEST_ID = 256  # characters
-_SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 
 
 _LONG = 256 * 1024  # bytes of a list; reading so many takes some ten milliseconds
 _LONG_WITH_URIS = 4 * 1024  # bytes of a message that may have URIs: some take long to judge
 _LEAST = 16 * 1024  # bytes of a tool's result: rules, and who reports errors, read a shorter one
 _LONGEST_REVISION = 64  # characters
-_ASK_AGAIN = 60.0  # seconds after an upstream has not listed its tools
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Exchanges:
-    """The requests that wait for a response, by the value of their id.
-
-    We compare ids by value, because an upstream may write ``"\\u0061"`` as ``"a"``, but keep each
-    as the client wrote it. Both the number and the bytes of these requests are bounded.
-    """
-
-    most: int = _LIMITS.exchanges
-    most_bytes: int = _LIMITS.exchange_bytes
-    lists: int = 0
-    """How many of them ask for a tool list."""
-    _size: int = 0
-    _waiting: dict[str, RpcExchange] = field(default_factory=dict)
-    """The oldest comes first."""
-
-    def open(self, exchange: RpcExchange) -> None:
-        """Remember a forwarded request; forget the oldest ones if there are too many."""
-        id, waiting = exchange.id, self._waiting
-        if id is None:
-            return
-        value = exchange.key = id if id.isdigit() else id_value(id)
-        if exchange.method == _LIST and self.lists:
-            self._doubt_lists(exchange)
-        if value in waiting:
-            self._forget(value)
-        waiting[value] = exchange
-        self.lists += exchange.method == _LIST
-        self._size += _size_of(exchange)
-        while len(waiting) > self.most or self._size > self.most_bytes:
-            self._forget(next(iter(waiting)))
-
-    def _doubt_lists(self, new: RpcExchange) -> None:
-        """Learn from no list if several are asked for at once, unless all are the same.
-
-        Under one id, an answer may be taken for that of another request.
-        """
-        asked = [new, *(one for one in self._waiting.values() if one.method == _LIST)]
-        if any(one.is_unusual or one.cursor != new.cursor for one in asked):
-            for one in asked:
-                one.is_unusual = True
-
-    def is_taken(self, exchange: RpcExchange) -> bool:
-        """Tell whether this id belongs to another open request that rules want to see with its
-        response.
-
-        We could not tell which of the two a response answers.
-        """
-        if not self._waiting or exchange.id is None:
-            return False
-        before = self._waiting.get(id_value(exchange.id))
-        if before is None or before.request is None:
-            return False
-        return exchange.request is None or before.request.place.raw != exchange.request.place.raw
-
-    def answered_by(self, message: Message) -> RpcExchange | None:
-        """Return the exchange that a response answers, if we know it."""
-        if isinstance(message, Response) and (id := message.id) is not None:
-            return self._waiting.get(id if id.isdigit() else id_value(id))
-        return None
-
-    def close(self, exchange: RpcExchange) -> None:
-        """Forget an answered request, unless another one uses its id by now."""
-        if self._waiting.get(exchange.key) is exchange:
-            self._forget(exchange.key)
-
-    @property
-    def methods(self) -> Collection[str]:
-        return [exchange.method for exchange in self._waiting.values()]
-
-    @property
-    def subscriptions(self) -> list[str]:
-        """The upstream's id of each request for notifications of list changes."""
-        return [one.subscription for one in self._waiting.values() if one.subscription]
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids of all waiting requests, as they were written, oldest first."""
-        return [exchange.id for exchange in self._waiting.values() if exchange.id is not None]
-
-    def take(self, ids: list[str]) -> list[str]:
-        """Forget the waiting requests with these ids; return their ids as they were written."""
-        taken = [self._forget(id_value(id)) for id in ids]
-        return [one.id for one in taken if one is not None and one.id is not None]
-
-    def take_all(self, *, besides: Collection[str] = ()) -> list[str]:
-        """Forget all waiting requests except those with these methods; return their ids."""
-        if besides:
-            due = [one for one in self._waiting.values() if one.method not in besides]
-            return self.take([one.id for one in due if one.id is not None])
-        ids = self.ids
-        self._waiting.clear()
-        self._size = self.lists = 0
-        return ids
-
-    def _forget(self, value: str) -> RpcExchange | None:
-        exchange = self._waiting.pop(value, None)
-        if exchange is not None:
-            self._size -= _size_of(exchange)
-            self.lists -= exchange.method == _LIST
-        return exchange
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
 
 @dataclass(slots=True, eq=False)
@@ -431,14 +313,7 @@ class Conversation:
         if isinstance(decision, VERDICTS) or exchange is None:
             return decision
         self.policy.held.add(self.client, exchange)
-        return self._held(decision, exchange)
-
-    def _held(self, decision: Deciding[Verdict], exchange: RpcExchange) -> Deciding[Verdict]:
-        try:
-            return (yield from decision)
-        except BaseException:  # nobody settles it
-            self.policy.held.requests.pop(exchange, None)
-            raise
+        return _held(self.policy, decision, exchange)
 
     def _decide_by_snapshot(
         self, message: Single, judged: Judged, arrival: Arrival
@@ -451,58 +326,16 @@ class Conversation:
             judged.exchange.is_unusual |= not is_like_ours
         situation = self._situation(message, judged, kind, arrival)
         may_lack_list = not kind.is_listed or kind.is_stale
-        if may_lack_list and self._needs_list(message, kind, situation, arrival):
+        if may_lack_list and needs_list(message, kind, situation, arrival, self.policy):
             if arrival.can_list and self.policy.clock() >= kind.unlisted_until:
                 return begin(self._list_first(message, judged, kind, situation, arrival))
-            judged.snapshot = self._without_list(kind, judged, situation.call)
+            judged.snapshot = without_list(self.policy, kind, judged, situation.call)
             situation.snapshot = judged.snapshot
         elif not kind.is_listed and judged.exchange and self.client.via is Via.STDIO:
             hides = not (kind.snapshot.choice.hides_nothing or self.policy.config.shadow)
             judged.exchange.is_on_trust = hides  # we do not ask which tools there are
         decide = decide_from_client if self.policy.links else filter_from_client
         return decide(message, situation)
-
-    def _needs_list(
-        self, message: Single, kind: Kind, situation: Situation, arrival: Arrival
-    ) -> bool:
-        """Tell whether we need the asker's list: to know whether the called tool exists, or as what
-        it gets if it asks in an unusual way for a list that then must not be pinned.
-
-        A denied name waits for the list as an unknown one does: both get the same answer in the
-        same time. Only in the older transport it does not: there some upstreams never answer. Over
-        stdio we ask only if nothing but the tool's definition can decide.
-        """
-        if not kind.lacks_list:
-            return False
-        if isinstance(message, Request) and message.method == _LIST:
-            passes = kind.is_listed or self.client.via is Via.STDIO
-            return not (passes or parse_list_request(message).is_usual)
-        if isinstance(message, Response) or message.method != "tools/call":
-            return False
-        situation.call = parse_tool_call(message)
-        return self._needs_list_for(situation.call.tool_name, kind, arrival)
-
-    def _needs_list_for(self, name: str, kind: Kind, arrival: Arrival) -> bool:
-        if kind.is_listed:  # an approved tool may have changed since
-            is_allowed = kind.snapshot.standing(name) is Standing.ALLOWED
-            return is_allowed and not self.policy.config.shadow
-        if self.client.via is Via.STDIO:
-            return kind.snapshot.is_undecided(name) and not self.policy.config.shadow
-        if kind.snapshot.is_undecided(name):
-            return True
-        is_older = self.client.via is Via.LEGACY_SSE
-        if is_older and kind.snapshot.standing(name) is Standing.DENIED:
-            return False
-        if self.client.revision is not None:
-            return True
-        # A client that states no revision has no session that needs one: the upstream usually
-        # refuses it. Elsewhere than at the endpoint a denied name is refused unasked.
-        start = self.policy.kinds.start
-        if not arrival.is_endpoint and start.snapshot.standing(name) is Standing.DENIED:
-            return False
-        if not start.is_listed:
-            return arrival.is_endpoint
-        return name not in start.snapshot.allowed
 
     def _list_first(
         self,
@@ -527,8 +360,8 @@ class Conversation:
                 if (faults := judged.snapshot.faults) and not self.policy.config.shadow:
                     self.policy.tell_hidden(faults, judged)
         except (CannotList, FetchFailed) as error:
-            judged.snapshot = self._without_list(kind, judged, situation.call, error)
-            refused = _as_upstream(error, message, situation.call, judged.snapshot)
+            judged.snapshot = without_list(self.policy, kind, judged, situation.call, error)
+            refused = refused_as_upstream(error, message, situation.call, judged.snapshot)
             if refused is not None:
                 return refused
         judged.in_force, call = kind.snapshot, situation.call
@@ -536,37 +369,6 @@ class Conversation:
         situation.call = call
         decision = decide_from_client(message, situation)
         return (yield from decision) if waits(decision) else decision
-
-    def _without_list(
-        self, kind: Kind, judged: Judged, call: ToolCall | None, error: Exception | None = None
-    ) -> Snapshot:
-        """Return the snapshot to judge a call by if we cannot fetch its asker's list.
-
-        If the asker is nobody else than our own fetch was, it has no other tools than that saw.
-        Else the patterns alone judge: the asker may have tools of its own, and calls them with good
-        reason. A name with spaces or invisible characters, which some upstreams drop, or that
-        is denied in other case, is unknown.
-        If the upstream refuses the asker, its own answer to the call says why, such as where to log
-        in.
-        """
-        is_refusal = isinstance(error, CannotList) and error.is_refusal
-        is_lost = isinstance(error, CannotList) and error.is_lost
-        if error is not None and not is_refusal and not is_lost:
-            # The next calls should not wait in vain, too.
-            kind.unlisted_until = self.policy.clock() + _ASK_AGAIN
-        if kind.is_listed:  # a lock pins the tools, but they may have changed
-            has_failed = self.policy.clock() < kind.unlisted_until or error is not None
-            return UnlistedTools(kind.snapshot.choice).snapshot if has_failed else kind.snapshot
-        start = self.policy.kinds.start
-        is_known = start.is_listed and not self.client.who and not is_refusal
-        snapshot = start.snapshot if is_known and not kind.is_listed else kind.snapshot
-        if judged.exchange is not None:
-            judged.exchange.is_on_trust = snapshot.is_open
-        if call is None or not snapshot.is_open:
-            return snapshot
-        name = call.tool_name
-        is_plain = _is_plain(name) and not snapshot.choice.hides_in_any_case(name)
-        return snapshot if is_plain else replace(snapshot, is_open=False)
 
     def _situation(
         self, message: Single, judged: Judged, kind: Kind, arrival: Arrival
@@ -648,7 +450,7 @@ class Conversation:
         if not isinstance(verdict, Forward | Rewrite):
             return
         if exchange.is_cancelled:
-            judged.verdict = self._cancelled(exchange)
+            judged.verdict = _cancelled(exchange, self.client)
             return
         if policy.keeps_requests and isinstance(judged.message, Request):
             exchange.request = judged.message
@@ -661,13 +463,6 @@ class Conversation:
             judged.verdict = Reply(text, Reason(Why.MALFORMED, detail=why))
         else:
             self.exchanges.open(exchange)
-
-    def _cancelled(self, exchange: RpcExchange) -> Verdict:
-        """Return the verdict on a request that was cancelled in time, or on its cancellation."""
-        reason = Reason(Why.CANCELLED, detail="cancelled while it waited")
-        if exchange.id is None or self.client.via is not Via.HTTP:  # nobody waits for an answer
-            return Drop(reason)
-        return Reply(render_error(exchange.id, _REQUEST_CANCELLED, "Request cancelled"), reason)
 
     # Messages of the upstream
 
@@ -703,15 +498,9 @@ class Conversation:
         if isinstance(decision, VERDICTS):
             if isinstance(decision, Rewrite):
                 decision = keep_space(message.place.text, decision)
-            self._remember_list(raw, judged, kind, decision)
+            if asked and asked.method == _LIST and not self.policy.links:
+                _remember(self.policy, raw, judged, kind, decision)
         return self._decided(judged, decision, kind)
-
-    def _remember_list(self, raw: bytes, judged: Judged, kind: Kind, verdict: Verdict) -> None:
-        """Remember the verdict on a list, because the upstream will send the same list again."""
-        asked = judged.exchange
-        is_list = asked is not None and asked.method == _LIST and not self.policy.links
-        if is_list and judged.snapshot is kind.snapshot and (found := find_result_envelope(raw)):
-            self.policy.judged.remember(raw, found, verdict, kind.snapshot)
 
     def _from_upstream_in_steps(self, raw: bytes, judged: Judged) -> Deciding[Judged]:
         """Read a possibly long list in steps, so that other clients are served meanwhile; then
@@ -809,7 +598,7 @@ class Conversation:
             if message.method == LIST_CHANGED:
                 self.policy.kinds.note_change(self.client)
             elif message.method == ACKNOWLEDGED:
-                self._note_subscription(message)
+                note_subscription(self.exchanges, message)
         elif isinstance(verdict, Reply) and self.client.via in (Via.HTTP, Via.LEGACY_SSE):
             # Over HTTP we cannot reply on the stream that the upstream's request came on.
             self.policy.answer_upstream(verdict.text, judged.origin, self.client)
@@ -821,7 +610,7 @@ class Conversation:
         if asked is None or len(raw) > self.policy.config.limits.message:
             return None
         kind = self._kind_of(asked)
-        if asked.method == _LIST and not self._may_learn_of(kind):
+        if asked.method == _LIST and not kind.may_learn:
             verdict = self.policy.judged.recall(raw, envelope, kind.snapshot)
         elif asked.method == "tools/call":
             found = read_tool_result(raw, envelope, self.policy.config.limits)
@@ -848,7 +637,7 @@ class Conversation:
         lock = self.policy.config.choice.lock
         if asked.method == _LIST and not asked.is_unusual:
             kind = kind or self._kind_of(asked)
-            if self._may_learn_of(kind) and (listing := parse_listing(message)):
+            if kind.may_learn and (listing := parse_listing(message)):
                 at_once(kind.learn(asked.cursor, listing))
         if result is None or asked.method not in ("initialize", "server/discover"):
             return
@@ -857,26 +646,11 @@ class Conversation:
             session.revision = ((version and version.text) or "")[:_LONGEST_REVISION] or None
             session.capabilities, session.program = asked.capabilities, asked.program
             declared = result.get("capabilities")
-            session.declares_changes = _is_true(place, declared, "tools", "listChanged")
+            session.declares_changes = is_true(place, declared, "tools", "listChanged")
         if lock is not None:
             said = result.get("instructions")
             if warning := lock.problem_in(said.text if said else None):
                 self.policy.tell_hidden((warning,), judged)
-
-    def _may_learn_of(self, kind: Kind) -> bool:
-        """Tell whether a list may contain something new for its kind of asker."""
-        is_known = kind.is_listed and not kind.is_stale and kind.envelope is not None
-        return not is_known or self.policy.config.takes_news
-
-    def _note_subscription(self, message: Notification) -> None:
-        """Note that the upstream will tell the client about list changes, if the message says
-        so."""
-        if id := agreed_subscription(message):
-            for spelling in (id, id.strip('"')):  # some upstreams write a number as a string
-                asked = self.exchanges.answered_by(Response(spelling)) if spelling else None
-                if asked is not None and asked.method == "subscriptions/listen":
-                    asked.subscription = id
-                    return
 
 
 def _list_in(message: Single, *, is_expected: bool) -> Listing | None:
@@ -891,83 +665,8 @@ def _list_in(message: Single, *, is_expected: bool) -> Listing | None:
     return None
 
 
-def _as_upstream(
-    error: Exception, message: Single, call: ToolCall | None, snapshot: Snapshot
-) -> Verdict | None:
-    """Refuse a call as the upstream has refused the list that would decide about it.
-
-    Without the definition we cannot forward the call; but "not found" would hide from a client
-    that its session has ended, or its token, or that the upstream is lost.
-    """
-    if not isinstance(error, CannotList) or not (error.answer or error.is_lost):
-        return None
-    assert isinstance(message, Request | Notification)
-    if call is None or not snapshot.is_undecided(call.tool_name):
-        return None
-    name = call.tool_name
-    if error.is_lost:
-        reason = Reason(Why.LOST, (name,), detail="the upstream is lost")
-        code, text = UPSTREAM_LOST, LOST_ANSWER
-    else:
-        detail = "the upstream refuses the client"
-        reason = Reason(Why.UNKNOWN, (name,), detail=detail, by_upstream=error.answer)
-        code, text = _REFUSED, "Unknown session or credentials"
-    if isinstance(message, Notification):
-        return Drop(reason)
-    return Reply(render_error(message.id, code, text), reason)
-
-
 def _speaks(arrival: Arrival, message: Single) -> bool:
     return isinstance(message, Response) or arrival.speaks(revision_in(message))
-
-
-def _is_plain(name: str) -> bool:
-    """Tell whether no upstream would take this name for another one."""
-    return name.isprintable() and " " not in name and is_normalized("NFKC", name)
-
-
-def _size_of(exchange: RpcExchange) -> int:
-    size = len(exchange.id) if exchange.id else 0
-    return size + len(exchange.request.place.text) if exchange.request else size
-
-
-def exchange_for(message: Single, size: int, now: float) -> RpcExchange | None:
-    """Begin an exchange for a client's message; a response begins none."""
-    if isinstance(message, Response):
-        return None
-    id = message.id if isinstance(message, Request) else None
-    return RpcExchange(message.method[:_LONGEST_METHOD], id, None, now, size)
-
-
-def notice(subscription: str | None = None) -> bytes:
-    """Render the notification, for a session or for the subscription with this id."""
-    params = f',"params":{{"_meta":{{"{_SUBSCRIPTION}":{subscription}}}}}' if subscription else ""
-    return f'{{"jsonrpc":"2.0","method":"{LIST_CHANGED}"{params}}}'.encode()
-
-
-def agreed_subscription(message: Notification) -> str | None:
-    """Return the id, as it was written, of a subscription to changes of the tool list.
-
-    None if the message acknowledges no such subscription.
-    """
-    params = message.params
-    meta = params.get("_meta") if params else None
-    id = meta.get(_SUBSCRIPTION) if meta else None
-    if params is None or id is None:
-        return None
-    written = message.place.cut(id)
-    is_id = len(written) <= _LONGEST_ID and written[0] in '"-0123456789'
-    agrees = _is_true(message.place, params.get("notifications"), "toolsListChanged")
-    return written if is_id and agrees else None
-
-
-def _is_true(place: Place, value: Value | None, *keys: str) -> bool:
-    """Tell whether a value has a member, in these members, that is true. (Of two, most read the
-    last.)"""
-    for key in keys:
-        members = (open_value(place.text, value).members or ()) if value else ()
-        value = next((one.value for one in reversed(members) if one.key == key), None)
-    return value is not None and place.cut(value) == "true"
 
 
 def _or_refused(
@@ -977,3 +676,29 @@ def _or_refused(
         return (yield from decision)
     except ProtocolError as error:
         return refuse(error)
+
+
+def _held(
+    policy: PolicyInForce, decision: Deciding[Verdict], exchange: RpcExchange
+) -> Deciding[Verdict]:
+    try:
+        return (yield from decision)
+    except BaseException:  # nobody settles it
+        policy.held.requests.pop(exchange, None)
+        raise
+
+
+def _cancelled(exchange: RpcExchange, client: Client) -> Verdict:
+    """Return the verdict on a request that was cancelled in time, or on its cancellation."""
+    reason = Reason(Why.CANCELLED, detail="cancelled while it waited")
+    if exchange.id is None or client.via is not Via.HTTP:  # nobody waits for an answer
+        return Drop(reason)
+    return Reply(render_error(exchange.id, _REQUEST_CANCELLED, "Request cancelled"), reason)
+
+
+def _remember(
+    policy: PolicyInForce, raw: bytes, judged: Judged, kind: Kind, verdict: Verdict
+) -> None:
+    """Remember the verdict on a list, because the upstream will send the same list again."""
+    if judged.snapshot is kind.snapshot and (found := find_result_envelope(raw)):
+        policy.judged.remember(raw, found, verdict, kind.snapshot)

@@ -125,6 +125,12 @@ class Kind:
         return not self.is_listed or is_in_doubt
 
     @property
+    def may_learn(self) -> bool:
+        """True if a list may contain something new for it."""
+        is_known = self.is_listed and not self.is_stale and self.envelope is not None
+        return not is_known or self._config.takes_news
+
+    @property
     def is_needed(self) -> bool:
         """True if it has pinned tools, or is about to, and its session, if it is that of one, is
         still remembered."""

@@ -42,7 +42,7 @@ from mcp_tool_filter.core.messages.messages import (
     parse_message,
 )
 from mcp_tool_filter.core.messages.scan import (
-    Budget,
+    PartBudget,
     Value,
     after_space,
     decode,
@@ -206,7 +206,7 @@ def parse_in_steps(raw: bytes, limits: Limits) -> Generator[None, None, Message]
         raise OverLimit(f"a message is longer than {limits.message} bytes")
     text = decode(raw)
     known: dict[int, Value] = {}
-    room, budget = limits.depth - _LEVELS_ABOVE, Budget(MOST_LISTED)
+    room, budget = limits.depth - _LEVELS_ABOVE, PartBudget(MOST_LISTED)
     with suppress(ProtocolError, ValueError, IndexError, RecursionError):  # as the whole will tell
         if (start := _start_of_tools(text)) is not None:
             tools: list[Value] = []

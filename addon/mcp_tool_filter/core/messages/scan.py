@@ -104,7 +104,7 @@ class Member:
         return self.value.text
 
 
-class Budget:
+class PartBudget:
     """How many more parts we may look into.
 
     (Each costs far more than a part that is only checked.)
@@ -121,7 +121,7 @@ class Budget:
         self.most = self.left = most
         self.ends = ends  # of values that are known to be JSON, and not too deep
         self.read = read  # values that have been read before, by where they begin
-        self.lists: Budget | None = None  # for all tool lists of a message; few have one
+        self.lists: PartBudget | None = None  # for all tool lists of a message; few have one
 
     def take(self, parts: int) -> None:
         self.left -= parts
@@ -142,7 +142,7 @@ def scan(
     text = decode(raw)
     try:
         ends = find_ends(raw, limits.depth) if len(raw) >= _LARGE else _NONE_KNOWN
-        budget = Budget(MOST_PARTS, ends, read)
+        budget = PartBudget(MOST_PARTS, ends, read)
         begin = after_space(text, 0)
         if text[begin] == "[" and outline is not None and EACH in outline:
             root = _read_array(text, begin, outline[EACH], limits.depth - 1, budget, MOST_IN_BATCH)
@@ -169,7 +169,7 @@ def open_value(text: str, value: Value, outline: Outline = _ONE_LEVEL) -> Value:
     """
     if value.members is not None or value.elements is not None or text[value.start] not in "{[":
         return value
-    return read_value(text, value.start, outline, sys.maxsize, Budget(MOST_LISTED))
+    return read_value(text, value.start, outline, sys.maxsize, PartBudget(MOST_LISTED))
 
 
 def decode(raw: bytes) -> str:
@@ -217,7 +217,7 @@ _scan_value: Any = json.scanner.c_make_scanner(_Strict)  # type: ignore[attr-def
 
 
 def read_value(
-    text: str, at: int, outline: Outline | Many | None, room: int, budget: Budget
+    text: str, at: int, outline: Outline | Many | None, room: int, budget: PartBudget
 ) -> Value:
     """Read a value that may nest ``room`` levels."""
     first = text[at]
@@ -228,7 +228,7 @@ def read_value(
         return before
     if isinstance(outline, Many):
         if budget.lists is None:
-            budget.lists = Budget(MOST_LISTED)
+            budget.lists = PartBudget(MOST_LISTED)
         outline, budget = outline.parts, budget.lists
     if outline is not None and room > 0:  # else it is only measured
         if first == "{":
@@ -243,7 +243,7 @@ def read_value(
     return Value(at, end)
 
 
-def _read_object(text: str, start: int, outline: Outline, room: int, budget: Budget) -> Value:
+def _read_object(text: str, start: int, outline: Outline, room: int, budget: PartBudget) -> Value:
     members: list[Member] = []
     named: dict[str, Value] = {}
     at = start + 1
@@ -294,7 +294,7 @@ def _read_array(
     start: int,
     outline: Outline | Many | None,
     room: int,
-    budget: Budget,
+    budget: PartBudget,
     most_in_batch: int = sys.maxsize,
 ) -> Value:
     elements: list[Value] = []
