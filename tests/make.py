@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.memory import example
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.core.errors import ProtocolError
@@ -15,7 +16,7 @@ from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import Batch, Request, Single, parse_message
 from mcp_tool_filter.core.messages.tools import Definition, Listing, ToolCall, parse_listing
 from mcp_tool_filter.core.policy.config import Config, parse_config
-from mcp_tool_filter.core.policy.effects import Decision, waits
+from mcp_tool_filter.core.policy.effects import Deciding, Decision, waits
 from mcp_tool_filter.core.policy.situation import Link
 from mcp_tool_filter.core.policy.snapshot import Snapshot, take_snapshot
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
@@ -25,6 +26,22 @@ def at_once(decision: Decision[Any]) -> Any:
     """Return what was decided: nothing had to wait."""
     assert not waits(decision)
     return decision
+
+
+def judge_from_upstream(between: Conversation, raw: bytes, origin: object = None) -> Decision[Any]:
+    """Decide on a message; if it cannot be judged, the waiting client gets an error."""
+
+    def judging() -> Deciding[Any]:
+        try:
+            return (yield from decision)  # type: ignore[misc]  # it waits
+        except ProtocolError as error:
+            return between.unreadable_from_upstream(raw, str(error), origin=origin)
+
+    try:
+        decision = between.from_upstream(raw, origin)
+    except ProtocolError as error:
+        return between.unreadable_from_upstream(raw, str(error), origin=origin)
+    return judging() if waits(decision) else decision
 
 
 def policy(

@@ -18,9 +18,10 @@ from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.core.policy.config import Config, parse_config
 from mcp_tool_filter.core.policy.situation import Client, Via
 from mcp_tool_filter.core.policy.verdict import Forward
+from mcp_tool_filter.rooms.catalog.catalog import with_catalog
 from mcp_tool_filter.rooms.lock.lock import Lock, parse_json
 from tests.attacks.corpus import cells, rows
-from tests.make import answering, asking, at_once, listing_of
+from tests.make import answering, asking, at_once, judge_from_upstream, listing_of
 
 HINTS = b'"annotations":{"readOnlyHint":true,"destructiveHint":false,"openWorldHint":false}'
 READ = b'{"name":"read","inputSchema":{"type":"object"},%s}' % HINTS
@@ -45,7 +46,7 @@ SENT = rows("honest_answers", "sent")
 
 
 def config_for(name: str, definition: bytes = READ) -> Config:
-    config = parse_config(POLICIES[name])
+    config = with_catalog(parse_config(POLICIES[name]))
     if name != "lock":
         return config
     lock = Lock(tools={"read": parse_json(definition)})
@@ -65,7 +66,7 @@ def lost_in(between: Conversation, method: str, params: str, raw: bytes) -> bool
     asked = at_once(between.from_client(asking(method, params=params))).verdict
     if asked != Forward():
         return True
-    heard: bool = at_once(between.judge_from_upstream(raw)).verdict != Forward()
+    heard: bool = at_once(judge_from_upstream(between, raw)).verdict != Forward()
     return heard
 
 
@@ -111,6 +112,6 @@ def test_what_an_honest_server_sends_passes(policy: str, *, is_listed: bool) -> 
     config, lost = config_for(policy), []
     for label, raw in SENT:
         between = talk(config, is_listed=is_listed)
-        if at_once(between.judge_from_upstream(raw)).verdict != Forward():
+        if at_once(judge_from_upstream(between, raw)).verdict != Forward():
             lost.append(label)
     assert lost == []

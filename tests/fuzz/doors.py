@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from functools import partial
 from itertools import pairwise
 from typing import assert_never
 
@@ -26,7 +27,7 @@ from mcp_tool_filter.rooms.stdio.lines import CutLine, LineParser
 from tests.fuzz import oracle, subject
 from tests.fuzz.oracle import no_call_but_of, no_tool_but_of, no_tool_in_stream, require
 from tests.fuzz.subject import ALLOWED, ASKED, CODINGS, DENIED, LISTENER, MARK, PAGES, SNAPSHOT
-from tests.make import asking, at_once, calling
+from tests.make import asking, at_once, calling, judge_from_upstream
 
 _KINDS = (
     "application/json", "text/event-stream", "text/html", "", "application/json; charset=utf-16",
@@ -185,7 +186,7 @@ def spoken_door(how: int, raw: bytes) -> None:
     from_client = bool(how & 1)
     method = ASKED[how >> 1 & 3]
     conversation = subject.begun_with(method).conversation
-    judge = conversation.from_client if from_client else conversation.judge_from_upstream
+    judge = conversation.from_client if from_client else partial(judge_from_upstream, conversation)
     verdict = at_once(judge(raw)).verdict
     match verdict:
         case Forward():

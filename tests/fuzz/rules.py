@@ -22,7 +22,7 @@ from mcp_tool_filter.rooms.rules.policy import Policy, load_policy
 from tests.fuzz.oracle import require
 from tests.fuzz.readers import Json, text_readings
 from tests.fuzz.subject import SECRET
-from tests.make import at_once
+from tests.make import at_once, judge_from_upstream
 from tests.make import policy as policy_for
 from tests.rooms.rules.judging import Host
 
@@ -168,7 +168,7 @@ def judge_by_rules(how: int, said: bytes, heard: bytes) -> None:
         require(params.get("name") != "wipe_disk", "a denied tool is called", made.text, left)
     if made.only_sets_safe and left not in (b"", said):
         _is_a_small_change(said, left)
-    back = _left(heard, at_once(conversation.judge_from_upstream(heard)))
+    back = _left(heard, at_once(judge_from_upstream(conversation, heard)))
     for text in _strings_shown(back):
         require(SECRET not in text, "a secret reaches the client", made.text, said, heard, back)
     require(_COPIES.encode() not in back, "an answer to a copy", heard)

@@ -14,7 +14,17 @@ from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.effects import Deciding, Decision, Delay, Together, waits
 from mcp_tool_filter.core.policy.situation import Client, Direction, Session, Situation
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
-from tests.make import answering, asking, at_once, calling, listing, policy, replied, rewritten
+from tests.make import (
+    answering,
+    asking,
+    at_once,
+    calling,
+    judge_from_upstream,
+    listing,
+    policy,
+    replied,
+    rewritten,
+)
 
 LIST = asking("tools/list")
 
@@ -51,7 +61,7 @@ def said(to: Conversation, raw: bytes) -> Judged:
 
 
 def heard(by: Conversation, raw: bytes) -> Judged:
-    judged: Judged = at_once(by.judge_from_upstream(raw))
+    judged: Judged = at_once(judge_from_upstream(by, raw))
     return judged
 
 

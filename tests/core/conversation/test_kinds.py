@@ -36,7 +36,17 @@ from tests.core.conversation.asking_kinds import (
     open_session,
 )
 from tests.core.conversation.test_conversation import LIST, Linked
-from tests.make import answering, asking, at_once, calling, definition, listing, policy, text_of
+from tests.make import (
+    answering,
+    asking,
+    at_once,
+    calling,
+    definition,
+    judge_from_upstream,
+    listing,
+    policy,
+    text_of,
+)
 from tests.rows import each_row
 
 MORE = ',"nextCursor":"2"'
@@ -496,7 +506,7 @@ def test_a_tool_unknown_upstream_is_not_found_in_our_words(member: str, says_unk
     in_force = policy("read", deny="^rm")
     ann = open_session(in_force, who="ann")
     assert without_list(ann, calling("mine")) == Forward()
-    verdict = finished(ann.judge_from_upstream(answer)).verdict
+    verdict = finished(judge_from_upstream(ann, answer)).verdict
     if says_unknown:
         assert_unknown(verdict, "mine")
     elif '"result":7' not in member:
@@ -505,7 +515,7 @@ def test_a_tool_unknown_upstream_is_not_found_in_our_words(member: str, says_unk
     listed(bob, listing("mine"))
     assert asked(bob, calling("mine")) == Forward()
     if '"result":7' not in member:
-        assert finished(bob.judge_from_upstream(answer)).verdict == Forward()
+        assert finished(judge_from_upstream(bob, answer)).verdict == Forward()
 
 
 @pytest.mark.parametrize("is_refusal", [True, False])

@@ -24,7 +24,7 @@ from mcp_tool_filter.core.policy.situation import Situation
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from tests import make
 from tests.core.conversation.asking_kinds import Http, asked, finished, open_session
-from tests.make import answering, asking, calling, listing, rewritten, text_of
+from tests.make import answering, asking, calling, judge_from_upstream, listing, rewritten, text_of
 from tests.rows import each_row
 
 ALL_NAMES = [f"{'rm' if number % 10 == 1 else 'tool'}_{number}" for number in range(10_000)]
@@ -225,12 +225,12 @@ def test_a_long_list_that_cannot_be_judged_is_answered_with_an_error() -> None:
     for wrong in (b'"tools":[],"tools":', b'"x":NaN,"tools":', b'"Tools":[],"tools":'):
         opened = asking_for_a_list(policy)
         raw = listing(*NAMES).replace(b'"tools":', wrong, 1)
-        judged = finished(opened.judge_from_upstream(raw))
+        judged = finished(judge_from_upstream(opened, raw))
         assert b"-32603" in rewritten(judged.verdict)
         assert opened.waiting == []
     opened = Conversation(policy)
     opened.from_client(asking("tools/list", id="7"))
-    judged = finished(opened.judge_from_upstream(listing(*NAMES, more=',"y":') + b"}}"))
+    judged = finished(judge_from_upstream(opened, listing(*NAMES, more=',"y":') + b"}}"))
     assert isinstance(judged.verdict, Rewrite | Drop)
 
 
@@ -263,5 +263,5 @@ def test_a_long_list_that_answers_no_list_request_is_filtered_too(id: str) -> No
     """It was read in parts, and its result passed as if it held no list."""
     opened = asking_for_a_list(policy_of("tool_0"))
     opened.from_client(asking("vendor/x", id="2"))
-    judged, _ = last_of(opened.judge_from_upstream(listing(*NAMES[:1], "new", *NAMES, id=id)))
+    judged, _ = last_of(judge_from_upstream(opened, listing(*NAMES[:1], "new", *NAMES, id=id)))
     assert text_of(judged.verdict) == listing("tool_0", id=id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from mcp_tool_filter.core.conversation.conversation import Conversation
@@ -16,7 +17,7 @@ from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.verdict import Verdict
 from tests.attacks.hostile_requests import bodies
 from tests.attacks.stage import DENIED
-from tests.make import answering, asking, at_once, definition, head, listing
+from tests.make import answering, asking, at_once, definition, head, judge_from_upstream, listing
 
 JSON, SSE = "application/json", "text/event-stream"
 
@@ -89,7 +90,7 @@ def waiting_for(door: Listener, *asked: bytes) -> HttpExchange:
 
 def say(socket: Conversation, raw: bytes, from_client: bool) -> Verdict:
     """Say something in a conversation."""
-    judge = socket.from_client if from_client else socket.judge_from_upstream
+    judge = socket.from_client if from_client else partial(judge_from_upstream, socket)
     judged: Judged = at_once(judge(raw))
     return judged.verdict
 

@@ -13,7 +13,7 @@ from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.situation import Client
 from mcp_tool_filter.core.policy.verdict import Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.core.process.plugs import settled
-from tests.make import answering, asking, at_once, rewritten
+from tests.make import answering, asking, at_once, judge_from_upstream, rewritten
 
 
 class Talk:
@@ -30,7 +30,7 @@ class Talk:
         return verdict
 
     def from_upstream(self, raw: bytes) -> Verdict:
-        verdict: Verdict = at_once(self.conversation.judge_from_upstream(raw)).verdict
+        verdict: Verdict = at_once(judge_from_upstream(self.conversation, raw)).verdict
         return verdict
 
     def asks(self, method: str, params: str = "{}") -> Verdict:

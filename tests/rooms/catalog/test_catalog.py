@@ -25,7 +25,7 @@ from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reply, Rewrite, V
 from mcp_tool_filter.rooms.catalog.catalog import CatalogFilter, with_catalog
 from tests.core.conversation.test_long_lists import last_of
 from tests.core.policy.talking import Talk, error_code, instead, said
-from tests.make import answering, asking, rewritten
+from tests.make import answering, asking, judge_from_upstream, rewritten
 from tests.rows import each_row
 
 URIS = ["^file:///etc/", "^note:hidden", "^ui://secret/", "^https://b\u00fccher\\.x/"]
@@ -313,7 +313,7 @@ def test_a_long_list_of_escaped_uris_is_judged_in_steps() -> None:
     denied = [f'{{"uri":"file:///%2565tc/x/../{number}"}}' for number in range(8000)]
     talking.asks("resources/list")
     raw = answering(f'{{"resources":[{",".join([odd, *denied])}]}}')
-    judged, steps = last_of(talking.conversation.judge_from_upstream(raw))
+    judged, steps = last_of(judge_from_upstream(talking.conversation, raw))
     assert said(judged.verdict)["result"]["resources"] == []
     assert steps >= len(denied) / 20
 

@@ -15,7 +15,7 @@ from mcp_tool_filter.core.policy.situation import Client, Session
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.rooms.rules.judge import RulesLink
 from mcp_tool_filter.rooms.rules.rule_effects import Locally, Measure, WriteLog
-from tests.make import answering, asking, calling, definition, listing, policy
+from tests.make import answering, asking, calling, definition, judge_from_upstream, listing, policy
 from tests.rooms.rules.judging import Host, rules
 from tests.rows import each_row
 
@@ -67,7 +67,7 @@ def test_what_would_be_refused_or_changed_passes_and_is_reported(name: str, shad
     raw, is_of_client, kind, why = CASES[name]
     told: list[Judged] = []
     between = conversation(told, shadow=shadow)
-    judged = between.from_client(raw) if is_of_client else between.judge_from_upstream(raw)
+    judged = between.from_client(raw) if is_of_client else judge_from_upstream(between, raw)
     if not shadow and isinstance(judged, Judged):
         if why != "invalid":
             assert (type(judged.verdict), judged.would) == (kind, None)
@@ -108,7 +108,7 @@ def test_what_cannot_be_judged_is_still_refused() -> None:
         judged = between.from_client(raw)
         assert isinstance(judged, Judged)
         assert isinstance(judged.verdict, Reply)
-    judged = between.judge_from_upstream(answering('{"tools":1,"tools":[]}', id="7"))
+    judged = judge_from_upstream(between, answering('{"tools":1,"tools":[]}', id="7"))
     assert isinstance(judged, Judged)
     assert isinstance(judged.verdict, Rewrite)
 

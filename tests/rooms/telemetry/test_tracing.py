@@ -26,7 +26,7 @@ from mcp_tool_filter.rooms.audit import open_requests
 from mcp_tool_filter.rooms.telemetry import tracing
 from mcp_tool_filter.rooms.telemetry.otlp import Failures, HonestExporter, Otlp, is_wanted
 from mcp_tool_filter.rooms.telemetry.tracing import Tracer, attributes_of, context_in, context_of
-from tests.make import answering, asking, calling, message, request
+from tests.make import answering, asking, calling, judge_from_upstream, message, request
 from tests.rows import each_row
 
 # Which spans become of which messages, with an exporter that keeps them in memory
@@ -51,7 +51,7 @@ class Traced:
         return judged.verdict
 
     def hear(self, raw: bytes) -> None:
-        self.conversation.judge_from_upstream(raw)
+        judge_from_upstream(self.conversation, raw)
 
     @property
     def spans(self) -> list[dict[str, object]]:

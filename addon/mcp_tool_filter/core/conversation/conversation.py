@@ -513,18 +513,6 @@ class Conversation:
         decision = self._read_from_upstream(raw, judged, message)
         return (yield from decision) if waits(decision) else decision
 
-    def judge_from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:
-        """Decide on a message; if it cannot be judged, the waiting client gets an error."""
-
-        def refuse(error: ProtocolError) -> Judged:
-            return self.unreadable_from_upstream(raw, str(error), origin=origin)
-
-        try:
-            decision = self.from_upstream(raw, origin)
-        except ProtocolError as error:
-            return refuse(error)
-        return _or_refused(decision, refuse) if waits(decision) else decision
-
     def unreadable_from_upstream(
         self, beginning: bytes, detail: str, *, is_cut: bool = False, origin: object = None
     ) -> Judged:
@@ -667,15 +655,6 @@ def _list_in(message: Single, *, is_expected: bool) -> Listing | None:
 
 def _speaks(arrival: Arrival, message: Single) -> bool:
     return isinstance(message, Response) or arrival.speaks(revision_in(message))
-
-
-def _or_refused(
-    decision: Deciding[Judged], refuse: Callable[[ProtocolError], Judged]
-) -> Deciding[Judged]:
-    try:
-        return (yield from decision)
-    except ProtocolError as error:
-        return refuse(error)
 
 
 def _held(

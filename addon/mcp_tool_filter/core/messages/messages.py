@@ -92,13 +92,6 @@ def is_too_long_to_search(json_text: str) -> bool:
     return json_text.count("{") + json_text.count(":") > MOST_SEARCHED
 
 
-def is_too_long_to_open(json_text: str) -> bool:
-    """Tell the same if each array and each of its elements is looked at, too."""
-    if len(json_text) < 2 * MOST_SEARCHED:
-        return False
-    return sum(map(json_text.count, "{[:,")) > 2 * MOST_SEARCHED
-
-
 INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
 INTERNAL_ERROR = -32603

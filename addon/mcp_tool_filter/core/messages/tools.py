@@ -45,11 +45,9 @@ from mcp_tool_filter.core.messages.scan import Member, Value, has_lone_surrogate
 _CALL_PARAMS = frozenset({"name", "arguments", "_meta"})
 _LIST_PARAMS = frozenset({"cursor", "_meta"})
 _OF_MCP = "io.modelcontextprotocol/"
-SERVER_INFO = f"{_OF_MCP}serverInfo"
 _META = frozenset({"progressToken", "traceparent", "tracestate"})
 # Content that tools, resources and prompts return, and requests of an upstream to the client.
 _CONTENT = frozenset({"content", "structuredContent", "contents", "messages", "inputRequests"})
-CONTENT_FOLDED = frozenset(map(fold, _CONTENT))
 # Members whose string value some reader may parse as JSON again.
 _HOLDERS = frozenset({"result", "tools"})
 _USUAL_KEYS = frozenset(
@@ -416,10 +414,6 @@ class _Search:
 
 def _objects_of(json_text: str) -> object:
     return json.loads(json_text, object_pairs_hook=_Object, parse_int=str)
-
-
-def _is_described(tool: _Object) -> bool:
-    return any(fold_key(key) == "description" for key, _ in tool)
 
 
 def _plain_key(key: str) -> str:
