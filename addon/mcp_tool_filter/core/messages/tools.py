@@ -479,7 +479,7 @@ def without(
 ) -> str:
     """Return an array's text without some elements; all else keeps its bytes.
 
-    >>> from mcp_tool_filter.core.messages.scan import scan
+    >>> from mcp_tool_filter.core.messages.scan import EACH, scan
     >>> text, root = scan(b'{"a":[ 1, 2,\\\\n 3 ]}'.replace(b"\\\\n", b" "), {"a": {EACH: None}})
     >>> without(text, root["a"], [False, True, True]), without(text, root["a"], [False] * 3)
     ('[ 2,  3 ]', '[]')

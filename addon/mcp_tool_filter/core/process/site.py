@@ -3,7 +3,7 @@
 Both hosts open their sites through ``Proxy.open``. A host finds the site of a connection, and gives
 it to the engine, whose service it is.
 
-``Changes`` watches over an upstream while we serve it: it is lost, it comes back, its tools change.
+``UpstreamWatch`` watches an upstream while we serve it: it is lost, comes back, its tools change.
 It is lost only if a new connection cannot be made. A reset, a GOAWAY, a disconnect or an error on
 our side fails only one request; each makes us probe. A lost upstream ends the process, or with
 ``--keep-running`` we wait until it is back and take its new list.

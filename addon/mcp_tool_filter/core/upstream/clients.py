@@ -1,7 +1,7 @@
 """Speak MCP over HTTP, as a client.
 
 ``Poster`` posts to one path, and has the rules for refusals, redirects and sessions.
-``LegacyStream`` is the GET stream of HTTP+SSE. Two clients ask with them: ``StreamableClient``
+``OwnLegacyStream`` is the GET stream of HTTP+SSE. Two clients ask with them: ``StreamableClient``
 (since 2025-03-26) and ``LegacyClient`` (2024-11-05). A pipe sends what its client says with them,
 too.
 Each returns a ``ResultReply`` with the original bytes, and closes what it has opened.

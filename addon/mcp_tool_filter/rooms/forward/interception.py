@@ -128,9 +128,9 @@ def choose_way(
 
     >>> hosts, github = NamedHosts(["mcp.example"]), Address("github.com", 22, False)
     >>> choose_way(hosts, github, b"SSH-2.0-x\\r\\n").way
-    <Way.RAW: 2>
+    <TunnelWay.RAW: 2>
     >>> choose_way(hosts, github, b"GET / HTTP/1.1\\r\\nHost: mcp.example\\r\\n\\r\\n").way
-    <Way.CLOSED: 3>
+    <TunnelWay.CLOSED: 3>
     """
     if len(first) < len(_TLS) and _TLS.startswith(first):
         return None

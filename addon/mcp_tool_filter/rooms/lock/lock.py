@@ -12,7 +12,7 @@ are compared as they are written, and a definition that has a member twice equal
 
 The same lock always gives the same bytes. What a reviewer could not see is written as an escape:
 
->>> print(render_json({"b": [Number("1.0")], "a": "x\u200by"}))
+>>> print(render_json({"b": [WrittenNumber("1.0")], "a": "x\u200by"}))
 {
   "a": "x\u200by",
   "b": [

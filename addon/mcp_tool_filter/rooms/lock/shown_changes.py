@@ -15,16 +15,18 @@ changed: read
   description
     Reads [-a-]{+any\u200b+} file and returns it
 
-Words are compared with Myers' algorithm (An O(ND) Difference Algorithm, 1986). Its cost grows with
-the number of differences, which is limited: of texts with more of them, we show all that is between
-what they have in common at both ends.
+difflib compares sentences, and words where sentences differ. Its cost grows with the pairs of equal
+parts, which are limited: of texts with more of them, we show all that is between what they have in
+common at both ends.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from difflib import SequenceMatcher
+from itertools import chain, groupby
 from typing import Final, NamedTuple
 from unicodedata import east_asian_width
 
@@ -55,7 +57,7 @@ _CONTEXT = 40  # characters beside a change
 _LONGEST = 2000  # characters of one piece; the lock itself has the rest
 _MOST_MEMBERS = 100  # of one tool
 _MOST_STEPS = 2_000_000  # in a comparison
-_FEWEST_EDITS, _MOST_EDITS = 16, 400
+_ENDS = frozenset(".!?;\u3002")  # of sentences
 
 
 class Piece(NamedTuple):
@@ -207,42 +209,38 @@ def edits(before: Sequence[str], after: Sequence[str]) -> list[tuple[str, str]]:
     return [*same_before, *_between(old, new), *same_after]
 
 
-type _Trail = tuple[_Trail | None, int, int, bool]
-"""The edits before the last one, and of this where it leads in the old text and on which diagonal,
-and whether it adds a word."""
+def _between(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Compare the sentences of two texts first, and words only where sentences differ."""
+    for is_same, gone, fresh in _compared(_sentences(old), _sentences(new)):
+        if is_same:
+            yield from (("", word) for sentence in gone for word in sentence)
+            continue
+        for is_same_too, words, others in _compared([*chain(*gone)], [*chain(*fresh)]):
+            yield from (("" if is_same_too else GONE, word) for word in words)
+            yield from ((FRESH, word) for word in others if not is_same_too)
 
 
-def _between(old: Sequence[str], new: Sequence[str]) -> list[tuple[str, str]]:
-    most = _MOST_STEPS // (len(old) + len(new) + 1)
-    most = max(_FEWEST_EDITS, min(_MOST_EDITS, most))
-    if (trail := _shortest(old, new, most)) is None:
-        return [*((GONE, one) for one in old), *((FRESH, one) for one in new)]
-    found: list[tuple[str, str]] = []
-    end = len(old)
-    while (earlier := trail[0]) is not None:  # from the last one back to the beginning
-        _, x, k, is_fresh = trail
-        found += [("", one) for one in reversed(old[x:end])]
-        found.append((FRESH, new[x - k - 1]) if is_fresh else (GONE, old[x - 1]))
-        end, trail = x if is_fresh else x - 1, earlier
-    return [*(("", one) for one in old[:end]), *reversed(found)]
+def _compared[T](
+    old: Sequence[T], new: Sequence[T]
+) -> Iterator[tuple[bool, Sequence[T], Sequence[T]]]:
+    """Yield what two sequences have in common, and what differs between that."""
+    counts = Counter(new)
+    pairs = sum(counts[each] for each in old)  # of equal parts, which difflib looks at each time
+    if pairs * min(len(old), len(new)) > _MOST_STEPS:
+        yield False, old, new
+        return
+    matcher = SequenceMatcher(None, old, new, autojunk=False)
+    for kind, start, end, begin, stop in matcher.get_opcodes():
+        yield kind == "equal", old[start:end], new[begin:stop]
 
 
-def _shortest(old: Sequence[str], new: Sequence[str], most: int) -> _Trail | None:
-    """Return the fewest edits that lead from one text to the other; None if it takes more."""
-    # How far the edits so far get on each diagonal, and which they are.
-    reached: dict[int, tuple[int, _Trail | None]] = {1: (0, None)}
-    for d in range(most + 1):
-        for k in range(-d, d + 1, 2):
-            is_fresh = k == -d or (k != d and reached[k - 1][0] < reached[k + 1][0])
-            x, trail = reached[k + 1 if is_fresh else k - 1]
-            x = x if is_fresh else x + 1
-            trail = (trail, x, k, is_fresh)
-            while x < len(old) and x - k < len(new) and old[x] == new[x - k]:
-                x += 1
-            reached[k] = x, trail
-            if x >= len(old) and x - k >= len(new):
-                return trail
-    return None
+def _sentences(words: Sequence[str]) -> list[tuple[str, ...]]:
+    sentences: list[list[str]] = [[]]
+    for word in words:
+        sentences[-1].append(word)
+        if word in _ENDS or "\n" in word:
+            sentences.append([])
+    return [tuple(sentence) for sentence in sentences if sentence]
 
 
 # Columns

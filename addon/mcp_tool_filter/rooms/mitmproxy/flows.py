@@ -20,7 +20,7 @@ somebody's token in a URL or an argument gets no token for it. A place is the pa
 headers of one name. The same secret has the same mask in all flows of a process:
 
 >>> from mcp_tool_filter.rooms.secrets.finder import SecretFinder
->>> masks = Masks(SecretFinder())
+>>> masks = FlowMasks(SecretFinder())
 >>> [(_, hidden)] = masks.hide_fields(((b"Authorization", b"Bearer abc"),))
 >>> hidden.startswith(b"Bearer masked-"), masks.show(hidden, b"authorization")
 (True, b'Bearer abc')

@@ -129,7 +129,7 @@ _OTHERWISE = (
 
 
 class Savings:
-    """Saves the patterns of one table; see ``dashboard.Savings``."""
+    """Saves the patterns of one table; see ``dashboard.SavesPatterns``."""
 
     def __init__(self, file: FileOfPatterns, server: str, *, adds_shared: bool) -> None:
         self._file, self._server, self._adds_shared = file, server, adds_shared
