@@ -110,28 +110,6 @@ def test_the_users_token_goes_where_the_endpoint_says_to_post(stage: Stage) -> N
 
 
 @pytest.mark.parametrize(
-    ("cookie", "sent"),
-    [
-        ("mcp_tool_filter_token_6274=secret", []),
-        ("mcp_tool_filter_token=secret; a=b", ["a=b"]),
-        ("a=b;mcp_tool_filter_token_1=secret; c=d", ["a=b; c=d"]),
-        ("a=b;c", ["a=b;c"]),
-    ],
-)
-def test_the_dashboards_cookie_stays_here(stage: Stage, cookie: str, sent: list[str]) -> None:
-    """A browser sends it to every port of this machine. It is no credential of the client."""
-
-    async def scene() -> None:
-        async with stage.client() as client:
-            await client.ask(post(PING, f"Cookie: {cookie}\r\n".encode()))
-            assert stage.upstream.requests[0].all("cookie") == sent
-            token = [] if sent else [TOKEN]
-            assert stage.upstream.requests[0].all("authorization") == token
-
-    stage.play(scene(), _respond)
-
-
-@pytest.mark.parametrize(
     "own",
     ["Authorization: Bearer garbage", "authorization:", "Cookie: a=b", "X-Api-Key: x",
      "Cf-Access-Jwt-Assertion: x", "X-Amz-Security-Token: x"],
