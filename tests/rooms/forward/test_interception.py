@@ -18,6 +18,7 @@ import pytest
 from mitmproxy.addons.proxyauth import ProxyAuth
 from mitmproxy.exceptions import OptionsError
 from mitmproxy.http import HTTPFlow
+from mitmproxy.tls import ClientHelloData
 
 from mcp_tool_filter.rooms.mitmproxy import addon
 from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
@@ -52,6 +53,9 @@ from tests.raw_upstream import (
 from tests.shapes import Message, Server
 
 JSON = b"Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
+
+OTHER: dict[str, Any] = {"hosts": ["mcp.example"]}
+"""The options of a filter for another host than that of the upstream."""
 
 hosts = pytest.mark.parametrize("host", ["plain", "lean", "dump"])
 
@@ -360,6 +364,22 @@ async def test_requests_go_to_the_proxy_behind(way: str, is_direct: bool, tmp_pa
     assert {one.partition(":")[0] for one in urls} == {"https" if way == "tls" else "http"}
 
 
+@ways
+async def test_what_is_unread_goes_to_the_proxy_behind(way: str, tmp_path: Path) -> None:
+    """With our login to it, and by the same ways: a tunnel, or the URL."""
+    behind = Behind()
+    async with await asyncio.start_server(behind.serve, "127.0.0.1", 0) as server:
+        mode = f"upstream:http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        how: dict[str, Any] = {"upstream_auth": "u:p", "host": "dump", **OTHER}
+        async with between(tmp_path, way, mode=mode, **how) as it:
+            assert (await it.ask(call("delete_file"))).status == 200
+            assert [one.body for one in it.passed()] == [call("delete_file")]
+            assert not it.passed()[0].all("proxy-authorization")
+    [head] = behind.heads
+    assert head.startswith(b"POST http://127.0.0.1:" if way == "absolute" else b"CONNECT ")
+    assert LOGIN.lower() in head.lower()
+
+
 async def test_what_comes_with_the_tunnel_of_the_proxy_behind_is_no_answer(tmp_path: Path) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
@@ -393,8 +413,6 @@ async def test_clients_need_the_login_of_mitmproxy(way: str, login: bytes, tmp_p
 
 
 # Other hosts: nobody reads what passes there. (The upstream of a test is at 127.0.0.1.)
-
-OTHER: dict[str, Any] = {"hosts": ["mcp.example"]}
 
 
 async def test_a_tunnel_to_another_host_is_unread(tmp_path: Path) -> None:
@@ -504,6 +522,7 @@ async def test_one_connection_carries_both_and_nothing_past_the_filter(tmp_path:
             assert (await it.ask(call("read_file"))).status == 200
         assert [one.body for one in it.upstream.of("tools/call")] == [call("read_file")] * 2
         assert not any(b"tools" in one.body for one in other.requests)
+        assert {one.all("host")[0] for one in other.requests} == {unread.decode()[len("http://") :]}
 
 
 async def speak_first(peer: Peer) -> None:
@@ -566,6 +585,33 @@ async def test_no_other_name_leads_past_the_filter(
             await it.client.writer.start_tls(tls, server_hostname=sni or "localhost")
             await Between(it.upstream, it.client, it.proxy).ask(call("delete_file"))
         assert not any(b"delete_file" in one.body for one in it.upstream.raw.requests)
+
+
+async def test_no_script_opens_a_way_past_the_filter(tmp_path: Path) -> None:
+    def ignore(data: ClientHelloData) -> None:
+        data.ignore_connection = True
+
+    hook = Hook("tls_clienthello", ignore)
+    async with filtered(
+        tmp_path, hook, to=["regular"], tls=certified(tmp_path), hosts=["127.0.0.1"]
+    ) as it:
+        with suppress(OSError, EOFError, AssertionError):
+            await tunnel(it.client, it.upstream.url.partition("//")[2], trusting())
+            await Between(it.upstream, it.client, it.proxy).ask(call("delete_file"))
+        assert not it.upstream.raw.peers
+
+
+async def test_the_upstream_is_asked_by_the_name_that_the_client_uses(tmp_path: Path) -> None:
+    """A client may know the name, and we only the address."""
+    named: list[str | None] = []
+    tls = certified(tmp_path)
+    tls.sni_callback = lambda _socket, name, _context: named.append(name)
+    async with filtered(tmp_path, to=["regular"], tls=tls, hosts=["127.0.0.1"]) as it:
+        await tunnel(it.client, it.upstream.url.partition("//")[2], trusting())
+        assert (
+            await Between(it.upstream, it.client, it.proxy).ask(call("read_file"))
+        ).status == 200
+    assert set(named) == {"localhost"}
 
 
 async def test_a_request_to_another_host_than_its_tunnel_is_refused(tmp_path: Path) -> None:

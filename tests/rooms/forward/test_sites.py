@@ -118,6 +118,23 @@ async def test_a_request_that_names_no_server_or_two_is_refused(
         ForwardRoutes(opened(), tunnel).find(RequestHead("GET", target, fields))
 
 
+@each_row(("tunnel", "target", "host", "is_filtered"), [
+    (None, "http://mcp.example/", "x", True), (None, "http://other.example/", "mcp.example", False),
+    (None, "http://10.0.0.1/", "x", True), (None, "http://10.0.0.2/", "mcp.example", False),
+    ("10.0.0.1", "/", "other.example", True), ("10.0.0.2", "/", "other.example", False),
+    ("10.0.0.2", "/", "mcp.example", True), ("10.0.0.3", "/", "other.example", True),
+])  # fmt: skip
+async def test_a_request_is_filtered_by_any_of_its_servers_names(
+    tunnel: str | None, target: str, host: str, is_filtered: bool
+) -> None:
+    """Of what is not in a tunnel, the URL is the only one."""
+    sites = opened(hosts=["mcp.example", "10.0.0.3"])
+    sites.hosts.note_place("10.0.0.1", 80)
+    to = Address(tunnel, 80, is_tls=False) if tunnel else None
+    head = RequestHead("GET", target, ((b"Host", host.encode()),))
+    assert (ForwardRoutes(sites, to).find(head).service is not None) is is_filtered
+
+
 async def test_a_stored_login_is_not_for_the_clients_of_a_forward_proxy() -> None:
     site = opened().service_of(Origin("upstream", 3000, False), events())
     assert isinstance(site, Site)
@@ -160,6 +177,7 @@ async def test_a_tunnel_leads_where_connect_says_and_nowhere_within_a_tunnel() -
 @each_row(("named", "host", "port", "is_named"), [
     ("mcp.example", "MCP.example.", 443, True), ("mcp.example", "xmcp.example", 443, False),
     ("mcp.example", "a.mcp.example", 443, False), ("mcp.example:444", "mcp.example", 443, False),
+    ("mcp.example:444", "mcp.example", 444, True),
     ("127.0.0.1", "127.0.0.1", 80, True), ("127.0.0.1", "0x7f.1", 80, True),
     ("127.0.0.1", "::ffff:127.0.0.1", 80, True), ("127.0.0.1", "0.0.0.0", 80, True),
     ("::1", "[::1]", 80, True), ("[::1]:81", "::1", 80, False),
