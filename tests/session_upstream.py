@@ -78,10 +78,10 @@ class SessionUpstream:
 
 
 @contextmanager
-def session_upstream(*, offers_stream: bool = True) -> Iterator[SessionUpstream]:
+def session_upstream(*, offers_stream: bool = True, port: int = 0) -> Iterator[SessionUpstream]:
     upstream = SessionUpstream(offers_stream=offers_stream)
-    with serving(_Handler, upstream=upstream) as port:
-        upstream.url = f"http://127.0.0.1:{port}/mcp"
+    with serving(_Handler, upstream=upstream, port=port) as at:
+        upstream.url = f"http://127.0.0.1:{at}/mcp"
         yield upstream
         upstream.pushed.put(b"")
 

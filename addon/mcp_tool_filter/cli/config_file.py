@@ -21,14 +21,20 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError, no_such, refuse_empty
 from mcp_tool_filter.core.errors import StartError, printable
 from mcp_tool_filter.core.options import A_COMMAND, A_URL, GROUPS, OPTIONS, Option, instead_of
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+if TYPE_CHECKING:
+    from mcp_tool_filter.rooms.merged.choices import Merging
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SERVERS = "servers"
+_PROFILES = "profiles"
+_OF_MERGING = ("prefix", "merge")
+"""What a server's table says about the server that all of them are together."""
 _FOR_ALL = frozenset(
     {one.name for group in ("Where to listen", "Watch", "More") for one in GROUPS[group]}
     - {"paths"} | {"cert", "drain", "max-clients"}
@@ -52,6 +58,14 @@ class ConfigFile:
     is_default: bool = False
     """True if nobody has named it."""
     raw: bytes = field(default=b"", repr=False)
+    merging: Merging | None = None
+    """How its servers are one server, if it says so."""
+
+    def how_to_merge(self) -> Merging:
+        """Return how its servers are one server. Raises UsageError."""
+        from mcp_tool_filter.rooms.merged.choices import read_merging  # only ``serve`` merges
+
+        return self.merging or read_merging(self.path, {one: {} for one in self.servers}, {})
 
     def section(self, name: str) -> Given:
         """Return the settings of a server. Raises UsageError."""
@@ -91,11 +105,25 @@ def parse_file(path: str, raw: bytes, *, is_default: bool = False) -> ConfigFile
     if not isinstance(tables, dict):
         raise UsageError(f"{_SERVERS} in {path} must be tables", why=f"Write [{_SERVERS}.NAME]")
     known = [flag.name for flag in OPTIONS.values() if not flag.only_typed]
-    top = _Table(path, path, [*known, _SERVERS]).read(table)
+    merging = _read_merging(path, tables, table.pop(_PROFILES, {}))
+    top = Table(path, path, [*known, _SERVERS, _PROFILES]).read(table)
     if "header" in top and (tables or is_default):
         raise _belongs_to_one("header", path, "all servers would get it")
     servers = {name: _read_server(path, name, one) for name, one in tables.items()}
-    return ConfigFile(path, top, servers, is_default, raw)
+    return ConfigFile(path, top, servers, is_default, raw, merging)
+
+
+def _read_merging(path: str, tables: dict[str, object], profiles: object) -> Merging | None:
+    """Take what is about merging out of the tables, and check it. Raises UsageError."""
+    own: dict[str, dict[str, object]] = {}
+    for name, table in tables.items():
+        known = [key for key in table if key in _OF_MERGING] if isinstance(table, dict) else []
+        own[name] = {key: table.pop(key) for key in known} if isinstance(table, dict) else {}
+    if not profiles and not any(own.values()):
+        return None
+    from mcp_tool_filter.rooms.merged.choices import read_merging
+
+    return read_merging(path, own, profiles)
 
 
 def _belongs_to_one(key: str, path: str, reason: str) -> UsageError:
@@ -106,14 +134,14 @@ def _belongs_to_one(key: str, path: str, reason: str) -> UsageError:
 def _read_server(path: str, name: str, table: object) -> Given:
     section = f"{_SERVERS}.{name}"
     where = f"[{section}] of {path}"
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         why = "It has letters, digits, _ . and -, begins with a letter or digit, and is at most 64"
         raise UsageError(f'A server in {path} cannot be called "{printable(name[:80])}"', why=why)
     if not isinstance(table, dict):
         raise UsageError(f"{section} in {path} must be a table", why=f"Write [{section}]")
     known = [one.name for one in OPTIONS.values() if not one.only_typed]
     own = [name for name in known if name not in NOT_OF_A_SERVER]
-    given = _Table(path, where, [*own, *_OTHERWISE.values()]).read(table)
+    given = Table(path, where, [*own, *_OTHERWISE.values(), *_OF_MERGING]).read(table)
     url, words = given.pop("url", None), given.get(COMMAND)
     if url is not None and words is not None:
         raise UsageError(f"{where} has url and command", why="Give one of them, not both")
@@ -127,7 +155,7 @@ def _read_server(path: str, name: str, table: object) -> Given:
     return given | ({"upstream": url} if url else {})
 
 
-class _Table:
+class Table:
     """One table of a file."""
 
     def __init__(self, path: str, where: str, known: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ TOPICS: Final = {
     "stdio": "a server that is a command, and a client that only starts commands",
     "clients": "the files of your clients, and what wrap changes in them",
     "servers": "one file with several servers, and one port for all of them",
+    "merged": "all servers as one: /mcp, profiles, one entry of a client",
     "logins": "how you or your clients log in to a server",
     "run": "filter all servers that a client reaches by URL",
     "watch": "the terminal, the page, the audit log, metrics and traces",
@@ -196,12 +197,22 @@ _ALL: Final = (
         "serve",
         "serve all servers of the config file behind one port",
         runs="rooms.serve.command.run",
-        usage=("serve [--port PORT] [--config FILE] [FLAGS]",),
+        usage=(
+            "serve [--port PORT] [--config FILE] [FLAGS]",
+            "serve --stdio [--profile NAME] [--config FILE] [FLAGS]",
+        ),
         about="Serves each server of the config file at http://127.0.0.1:6273/NAME/mcp, in one"
         " process: each with its own patterns, logins and limits, all with one report, one"
         " page and one audit log. A server that cannot start is reported, and the others are"
-        " served; it is tried again when a client asks for it. SIGHUP reads the file again.",
-        flags=tuple(flag for flag in SETTINGS if flag.name not in _NOT_FOR_ALL),
+        " served; it is tried again when a client asks for it. SIGHUP reads the file again."
+        " All servers together are one server at /mcp; with --stdio, over stdin and stdout.",
+        flags=(
+            *(flag for flag in SETTINGS if flag.name not in _NOT_FOR_ALL),
+            Option("stdio", "talk to one client over stdin and stdout, as one server",
+                   only_typed=True),
+            Option("profile", "with --stdio: what this [profiles.NAME] of the file shows", "NAME",
+                   only_typed=True),
+        ),
         notes="Without --config: ~/.config/mcp-tool-filter/config.toml\n"
         "More: mcp-tool-filter help servers",
     ),

@@ -171,6 +171,8 @@ class Exchange(Steps):
     """Seconds for which a connection may have been idle, unless the request ``may_use_any``."""
     is_answered = False
     """True once the upstream has said all; of a stream, some may still wait."""
+    called = ""
+    """What the client calls the tool, if the request is our own and has another name for it."""
     flow: object = None
     """The host's own view of the exchange."""
     address: Address | None = None

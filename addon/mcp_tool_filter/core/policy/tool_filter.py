@@ -162,7 +162,7 @@ def _filter_tools(message: Single, situation: Situation, *, is_ours: bool) -> Ve
             tool = asked.tool if asked is not None and asked.is_on_trust else None
             if tool is not None and _says_unknown(message, tool, situation):
                 reason = Reason(Why.UNKNOWN, (tool,))
-                return Rewrite(_not_found(message.id or "null", tool), reason)
+                return Rewrite(tool_not_found(message.id or "null", tool), reason)
             method = asked.method if asked is not None else "tools/list"
             expected = method == "tools/list"
             return decide_listing(message, situation.snapshot, expected=expected, is_ours=is_ours)
@@ -177,10 +177,10 @@ def decide_call(call: ToolCall, snapshot: Snapshot) -> Verdict:
     reason = Reason(why, (call.tool_name,))
     if call.id is None:  # a notification: no client waits for an answer
         return Drop(reason)
-    return Reply(_not_found(call.id, call.tool_name), reason)
+    return Reply(tool_not_found(call.id, call.tool_name), reason)
 
 
-def _not_found(id: str, name: str) -> bytes:
+def tool_not_found(id: str, name: str) -> bytes:
     return render_error(id, METHOD_NOT_FOUND, f"Tool not found: {shown(name)}")
 
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mcp_tool_filter.core.conversation.memory import Fetched, unlisted
-from mcp_tool_filter.core.engine.service import EffectRunner, Seats, Service
+from mcp_tool_filter.core.engine.service import EffectRunner, Seats, Service, nothing
 from mcp_tool_filter.core.errors import ListsAfterLogin, LostUpstream, StartError
 from mcp_tool_filter.core.http.head import Head
 from mcp_tool_filter.core.http.listener import Listener
@@ -133,6 +133,8 @@ class Site(Service):
         self.find_target = find_target
         self.login: Login | None = None
         """The stored login, once it was looked for, and if there is one."""
+        self.on_change: Callable[[], None] = nothing
+        """Called when its list has changed, or it is lost, or back."""
         self.is_lost = False
         """True while the upstream is lost, and reported as lost."""
         self.reached = asyncio.Event()
@@ -309,6 +311,7 @@ class UpstreamWatch:
             self._proxy.lose_all()
         elif not site.is_lost:
             site.is_lost = True
+            site.on_change()
             self._proxy.warn(
                 f"Warning: {LostUpstream().what}{self._proxy.name_of(site)};"
                 " waiting for it to come back"
@@ -338,6 +341,7 @@ class UpstreamWatch:
                     continue  # the upstream may still be starting
                 said = f"Warning: {said}, but the old list stays: {_why(error)}"
             site.is_lost = False
+            site.on_change()
             self._proxy.warn(said)
             return
 
@@ -422,6 +426,7 @@ def tell_list_changed(site: Site) -> None:
     for exchange in list(site.exchanges):
         if exchange.stream is not None:
             exchange.stream.tell_list_changed()
+    site.on_change()
 
 
 def _why(error: Exception) -> str:

@@ -151,6 +151,8 @@ class Server:
     @property
     def address(self) -> str:
         """Our address as a URL."""
+        if not self._doors:
+            return ""  # the host of another transport
         host, port, *_ = self._doors[0].getsockname()
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 

@@ -131,6 +131,9 @@ AuditLine = TypedDict(
             " other forward proxies, and with several reverse modes",
         ],
         "server": Annotated[str, "the server's name in the config file: in serve"],
+        "exposed": Annotated[
+            str, "what the client calls the tool, if it has called it at /mcp or a profile"
+        ],
         "session": Annotated[
             str | None,
             "a keyed hash of the session's id or, where a transport has none, of its number in this"
@@ -205,7 +208,9 @@ AuditLine = TypedDict(
 """A line of the log. Later versions may add members; existing members keep their meaning."""
 type _Thing = Literal["prompt", "resource", "skill"]
 type _Subject = Literal["tool", "uri", "prompt"]
-_OF_THE_ORIGIN: tuple[Literal["flow", "upstream", "server"], ...] = ("flow", "upstream", "server")
+_OF_THE_ORIGIN: tuple[Literal["flow", "upstream", "server", "exposed"], ...] = (
+    "flow", "upstream", "server", "exposed",
+)  # fmt: skip
 _LONGEST_HELD = 4096  # characters of a request that waits for its answer
 _MOST_NAMES = 1000  # of clients without a session
 

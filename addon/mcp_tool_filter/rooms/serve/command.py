@@ -48,14 +48,22 @@ _OF_ONE = ("upstream", "upstream-cmd", COMMAND, "header", "env", "cwd", "endpoin
 def run(typed: Given) -> int:
     """Serve until a signal comes; return the exit status. Raises StartError."""
     end_on_sigterm(0)  # until the loop runs
+    is_stdio, profile = "stdio" in typed, typed.get("profile", [""])[-1]
+    if profile and not is_stdio:
+        raise UsageError("--profile needs --stdio", why="Over HTTP, it is at /NAME/mcp")
+    if is_stdio and "port" in typed:
+        raise UsageError("--stdio listens on no port: leave out --port or --stdio")
+    typed = {key: one for key, one in typed.items() if key not in ("stdio", "profile")}
     sources = _read(typed)
+    assert sources.file
+    path = sources.file.how_to_merge().profile(profile).path if is_stdio else None
     settings = sources.for_all_servers()
     settings.config()  # report wrong settings before anything starts
     warn_about_lonely(typed, settings)
     refuse_bad_certificate(settings.cert)
     plans = _plans(sources)
     log_to_stderr(settings.verbosity, is_watched=False, as_json=settings.log_format == "json")
-    return end_at_once(asyncio.run(_serve(sources, settings, plans)))
+    return end_at_once(asyncio.run(_serve(sources, settings, plans, path)))
 
 
 def _read(typed: Given) -> Sources:
@@ -168,10 +176,12 @@ def _identity(settings: Settings, config: Config) -> object:
     return settings.origin, settings.endpoint, tls, logins, config.upstream_headers
 
 
-async def _serve(sources: Sources, settings: Settings, plans: list[Plan]) -> int:
+async def _serve(
+    sources: Sources, settings: Settings, plans: list[Plan], stdio_path: str | None
+) -> int:
     cancel_on_signals()
     try:
-        return await serve_until_the_end(_Filter(sources, settings, plans))
+        return await serve_until_the_end(_Filter(sources, settings, plans, stdio_path))
     except CancelledError:
         return 0
 
@@ -179,10 +189,17 @@ async def _serve(sources: Sources, settings: Settings, plans: list[Plan]) -> int
 class _Filter(Filter):
     """The filter of all servers."""
 
-    def __init__(self, sources: Sources, settings: Settings, plans: list[Plan]) -> None:
+    def __init__(
+        self,
+        sources: Sources,
+        settings: Settings,
+        plans: list[Plan],
+        stdio_path: str | None,
+    ) -> None:
+        """With a ``stdio_path``, one client gets what is served there, over stdin and stdout."""
         super().__init__(settings)
-        self._file = FileOfPatterns(sources)
-        doors = bind(settings.host, settings.port)
+        self._file, self._stdio_path = FileOfPatterns(sources), stdio_path
+        doors = [] if stdio_path else bind(settings.host, settings.port)
         self.proxy = Proxy(replace(self.around, hang_up=self._read_again))
         self.proxy.adopt(settings.config())
         self._servers = Servers(
@@ -201,10 +218,17 @@ class _Filter(Filter):
 
     async def start(self) -> None:
         """Accept clients, and report when the servers have started. Raises StartError."""
+        assert self._file.sources.file
+        merging = self._file.sources.file.how_to_merge()
+        self._merged = merging.open(self._servers, lambda exchange: self.server.ask(exchange))
+        self._servers.beside = self._merged
         await super().start()
+        if self._stdio_path:
+            self._merged.serve_lines(self._stdio_path, self.server.leave)
         await self._servers.settle()
 
     async def close(self) -> None:
+        self._merged.close()
         await self._servers.close()
 
     def _around(self, name: str) -> Surroundings:
@@ -238,6 +262,8 @@ class _Filter(Filter):
     async def _read_again(self) -> None:
         try:
             sources = _read(self._file.sources.typed)
+            assert sources.file
+            merging = sources.file.how_to_merge()
             settings = sources.for_all_servers()
             here = self.settings.host  # the file's counts only after a new start
             plans = _plans(sources, lambda one: refuse_strangers(replace(one, host=here)))
@@ -257,6 +283,7 @@ class _Filter(Filter):
             say("Warning: SIGHUP: where to listen and what to watch change only after a restart")
         self._file.sources = sources
         self._servers.listener.policy.adopt(self.proxy.config)
+        self._merged.adopt(merging)
         await self._servers.change(plans)
 
 

@@ -18,10 +18,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from mcp_tool_filter.core.conversation.memory import unlisted
-from mcp_tool_filter.core.engine.service import GoOn, Service
+from mcp_tool_filter.core.engine.service import GoOn, Service, nothing
 from mcp_tool_filter.core.errors import LockError, StartError
 from mcp_tool_filter.core.http.asked import Answered
 from mcp_tool_filter.core.http.head import RequestNotes
@@ -50,6 +50,20 @@ log = logging.getLogger(__name__)
 _PATIENCE = 3.0
 """Seconds until the report comes although a server is still starting."""
 _NO_SERVER = "Not found: there is no server at this path"
+
+
+class MoreServices(Protocol):
+    """What else is served at this port, beside the servers themselves."""
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """Lines for the report."""
+
+    def begin(self) -> None:
+        """Clients may come."""
+
+    def close(self) -> None: ...
+
 
 type OpenBridge = Callable[[Callable[[str], None]], AbstractAsyncContextManager[BridgedCommand]]
 """Serves a command over HTTP; its argument gets warnings."""
@@ -92,14 +106,20 @@ class Servers:
         self._table = object()
         self._has_reported = False
         self._ends: set[asyncio.Task[None]] = set()
-        self._at: dict[str, Running] = {}
-        whole.runs = lambda: {name: one.site is not None for name, one in list(self._at.items())}
+        self.at: dict[str, Running] = {}
+        """The servers by name, in the file's order."""
+        self.more: dict[str, Service] = {}
+        """Other services of this port, by path."""
+        self.beside: MoreServices | None = None
+        self.on_change: Callable[[], None] = nothing
+        """Called when a server has come or gone, or shows another list."""
+        whole.runs = lambda: {name: one.site is not None for name, one in list(self.at.items())}
         self.listener = open_listener(
             upstream="http://servers.invalid", config=whole.config, fetched=unlisted("/")
         )
         self._front = self.open_service("", _refuse)
         self._front.route = self.route
-        self._at |= {plan.name: Running(plan, self) for plan in plans}
+        self.at |= {plan.name: Running(plan, self) for plan in plans}
 
     def open_service(self, name: str, before_judging: Callable[[Exchange, GoOn], None]) -> Service:
         """Return a service without an upstream; the hook answers its requests."""
@@ -114,7 +134,9 @@ class Servers:
         """Begin to start all servers; return the service for all connections."""
         self.address = address
         self.whole.observe(self.listener.policy)
-        for one in self._at.values():
+        if self.beside is not None:
+            self.beside.begin()
+        for one in self.at.values():
             one.start()
         return self._front
 
@@ -124,9 +146,9 @@ class Servers:
             if not head.target.startswith("/"):
                 head.split_target()
             split = split_target(head.target)
-            running = self._at.get(split[0]) if split else None
+            running = self.at.get(split[0]) if split else None
             if split is None or running is None:
-                return self._front
+                return self.more.get(head.target.partition("?")[0], self._front)
             service, target = running.service, split[1]
             if isinstance(service, Site):
                 target = service.listener.mount.inward(target)
@@ -136,18 +158,22 @@ class Servers:
 
     def is_of_other(self, running: Running, path: str) -> bool:
         """Tell whether a path of an upstream is the endpoint of another server than this one."""
-        return any(one is not running and one.has(path) for one in self._at.values())
+        return any(one is not running and one.has(path) for one in self.at.values())
 
     def note_change(self) -> None:
         """Forget where requests go: a server has started or ended."""
         self._table = object()
+        self.on_change()
+
+    def tell_change(self) -> None:
+        self.on_change()
 
     # The report
 
     async def settle(self) -> None:
         """Report, once all servers have started or failed, or after some seconds. Raises StartError
         if strict."""
-        tasks = [one.start() for one in self._at.values()]
+        tasks = [one.start() for one in self.at.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=None if self.is_strict else _PATIENCE)
         self._has_reported = True
@@ -166,7 +192,7 @@ class Servers:
 
     def problem(self) -> StartError | None:
         """Return what a strict user does not accept."""
-        for one in self._at.values():
+        for one in self.at.values():
             if one.problem and (self.is_strict or one.plan.config.strict):
                 return _named(one.plan.name, one.problem)
             try:
@@ -182,15 +208,18 @@ class Servers:
         return None
 
     def _lines(self) -> list[str]:
-        count = len(self._at)
+        count = len(self.at)
         many = "1 server" if count == 1 else f"{count} servers"
-        return [f"MCP tool filter: {self.address} -> {many}"] + [
-            one.line for one in self._at.values() if not one.problem
+        more = self.beside.lines if self.beside is not None else ()
+        return [
+            f"MCP tool filter: {self.address or 'stdin and stdout'} -> {many}",
+            *(one.line for one in self.at.values() if not one.problem),
+            *more,
         ]
 
     def _warnings(self) -> list[str]:
-        down = [one.line for one in self._at.values() if one.problem]
-        said = _grouped([one.warnings(self.whole.config.patterns) for one in self._at.values()])
+        down = [one.line for one in self.at.values() if one.problem]
+        said = _grouped([one.warnings(self.whole.config.patterns) for one in self.at.values()])
         dead = [
             f'Warning: the pattern "{one.text}" matches no {one.thing} of any server'
             for one in self._dead_defaults()
@@ -208,7 +237,7 @@ class Servers:
 
     def _all_snapshots(self) -> list[Snapshot]:
         """Return the snapshots of all servers; none while one is unknown."""
-        found = [one.snapshot for one in self._at.values()]
+        found = [one.snapshot for one in self.at.values()]
         known = [one for one in found if one is not None]
         return known if len(known) == len(found) else []
 
@@ -217,20 +246,20 @@ class Servers:
     async def change(self, plans: Sequence[Plan]) -> None:
         """Run these servers from now on. Those that are the same keep their sessions. One whose new
         lock is broken keeps the old one, and all its settings, if it may."""
-        before, self._at = self._at, {}
+        before, self.at = self.at, {}
         work: list[Awaitable[object]] = []
         for plan in plans:
             known = before.pop(plan.name, None)
             if known and plan.problem and known.can_stay(plan):
-                self._at[plan.name] = known
+                self.at[plan.name] = known
                 why = plan.problem.one_line
                 self.whole.warn(f"Warning: SIGHUP: {plan.name} stays as it was: {why}")
             elif known and known.can_become(plan):
-                self._at[plan.name] = known
+                self.at[plan.name] = known
                 work.append(known.change(plan))
             else:
                 work += [self._end(known, "the server has changed")] if known else []
-                self._at[plan.name] = new = Running(plan, self)
+                self.at[plan.name] = new = Running(plan, self)
                 work.append(asyncio.wait([new.start()]))
         for one in before.values():
             self.whole.warn(f"{one.plan.name} is not in the config file any more: it has ended")
@@ -243,7 +272,7 @@ class Servers:
 
     def edit(self, plan: Plan) -> None:
         """Use another policy for a server, with the list that is known. Raises StartError."""
-        if (running := self._at.get(plan.name)) is None or running.proxy is None:
+        if (running := self.at.get(plan.name)) is None or running.proxy is None:
             raise StartError(f"{plan.name} does not run", why="Its patterns are as in the file")
         if plan.problem:  # for example with its lock: such a plan has no patterns
             raise plan.problem
@@ -252,7 +281,7 @@ class Servers:
 
     async def close(self) -> None:
         """End all servers, because the process ends."""
-        await asyncio.gather(*self._ends, *(one.close() for one in self._at.values()))
+        await asyncio.gather(*self._ends, *(one.close() for one in self.at.values()))
 
 
 class Running:
@@ -326,6 +355,7 @@ class Running:
             place_of=partial(Mount, f"/{plan.name}"),
         )
         site.listener.logins.is_of_other = partial(servers.is_of_other, self)
+        site.on_change = servers.tell_change
         return site
 
     def has(self, path: str) -> bool:

@@ -103,6 +103,7 @@ class Watchers(Plug):
             said["upstream"] = site_of(origin).url
         if self.proxy.runs is not None:
             said["server"] = origin.service.name
+            said["exposed"] = origin.called
         return said
 
     def _look_again(self) -> None:

@@ -1,0 +1,13 @@
+"""Many servers as one: ``/mcp``, profiles, and ``serve --stdio``.
+
+For users who want one entry in their client and the tools of all servers behind it. Towards its
+client it is a server; towards each server it is a client of that server's own listener in this
+process, so it shows and calls nothing that ``/NAME/mcp`` would not. It knows names, ids and
+sessions, and no policy but a profile's own choice.
+
+``lists``, ``uris`` and ``messages`` are pure. ``visits`` asks one server in this process,
+``session`` is one client's talk with all of them, ``service`` serves HTTP, ``stdio`` serves lines.
+
+It plugs in at ``Servers.more`` (services by path), ``Servers.on_change`` and the command ``serve``.
+A call costs one parsed message and one edit more than at ``/NAME/mcp``.
+"""
