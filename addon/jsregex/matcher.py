@@ -42,6 +42,7 @@ from collections import abc
 from functools import cached_property
 
 from jsregex.automaton import Alphabet
+from jsregex.backtrack import Backtracker
 from jsregex.cost import (
     FOR_A_NAME,
     LONGEST_NAME,
@@ -58,8 +59,8 @@ from jsregex.program import (
     code_size,
     compile_program,
 )
-from jsregex.run import Backtracker, Scan
 from jsregex.safety import count_loops, count_ways
+from jsregex.scan import Scan
 from jsregex.syntax import Regex
 from jsregex.tree import (
     EVERYTHING,

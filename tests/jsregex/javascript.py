@@ -19,9 +19,9 @@ import pytest
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from jsregex.backtrack import Backtracker
 from jsregex.matcher import alphabet_of
 from jsregex.program import captures_of, compile_program
-from jsregex.run import Backtracker
 from jsregex.safety import is_safe
 from jsregex.syntax import NotJavaScript, Regex, parse_regex
 from jsregex.tree import anchored

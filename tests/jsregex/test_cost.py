@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, example, given
 
+from jsregex.backtrack import _PRICE, _STEPS_AT_ONCE
 from jsregex.cost import MOST_STEPS, Budget, most_scan_steps, most_steps
 from jsregex.matcher import Matcher, alphabet_of
 from jsregex.program import captures_of, compile_program
-from jsregex.run import _PRICE, _STEPS_AT_ONCE, Scan
 from jsregex.safety import is_safe
+from jsregex.scan import Scan
 from jsregex.syntax import Regex, parse_regex
 from jsregex.tree import anchored, groups_referred_to
 from tests.jsregex.javascript import (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jsregex.cost import Budget, TooCostly
 from jsregex.matcher import Matcher, alphabet_of
 from jsregex.program import compile_program
-from jsregex.run import Scan
+from jsregex.scan import Scan
 from jsregex.syntax import Regex, parse_regex
 from jsregex.tree import groups_referred_to, to_units
 from tests.jsregex.javascript import (
