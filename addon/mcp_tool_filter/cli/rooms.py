@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from mcp_tool_filter.core.process.plugs import Entry, RoomMissing, load
+from mcp_tool_filter.core.process.plugs import Entry, RoomMissing, Shape, load
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.process.proxy import Proxy
     from mcp_tool_filter.core.upstream.target import KnownLogins
+    from mcp_tool_filter.rooms.audit.activity import Activity
 
 
-def _gets_entries(proxy: Proxy) -> bool:
+def _gets_entries(shape: Shape) -> bool:
     """Tell whether a terminal or a page shows each message."""
-    return bool(proxy.around.sinks) or proxy.shows_page or proxy.config.dashboard is not None
+    return bool(shape.sinks) or shape.shows_page or shape.config.dashboard is not None
+
+
+def make_activity(*given: Any, **more: Any) -> Activity | None:
+    """Return the display of messages, if that room is installed."""
+    try:
+        made: Activity = load(f"{_IN}.audit.activity:Activity")(*given, **more)
+    except RoomMissing:
+        return None
+    return made
 
 
 def stored_logins() -> KnownLogins | None:
@@ -51,12 +60,14 @@ ROOMS: Final = (
         ("audit", "metrics", "otel"),
         "--audit-log, --metrics-port or --otel",
         is_useful=_gets_entries,
+        over_stdio=f"{_IN}.telemetry.over_stdio:watch",
     ),
     Entry(
         f"{_IN}.rules.serving:Rules",
         ("rules",),
         "--rules",
         of_each_server=True,
+        over_stdio=f"{_IN}.rules.over_stdio:plug_in",
     ),
     Entry(
         f"{_IN}.logins.serving:Logins",
@@ -65,7 +76,8 @@ ROOMS: Final = (
     ),
     Entry(
         f"{_IN}.status.announcing:Announcement",
-        is_useful=lambda _proxy: bool(os.environ.get("XDG_RUNTIME_DIR")),
+        is_useful=lambda _shape: bool(os.environ.get("XDG_RUNTIME_DIR")),
+        over_stdio=f"{_IN}.status.over_stdio:announce_session",
     ),
 )
 """In the order in which they plug in, and end."""

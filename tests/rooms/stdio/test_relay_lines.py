@@ -41,7 +41,8 @@ class Relayed:
         self.child = Child(command)
         self.said: list[str] = []
         self._heard, self._stdout = os.pipe()
-        links = (rules.rules.link("a command"),) if rules and rules.rules else ()
+        awake = rules.rules if rules else None
+        links = (awake.link("a command"),) if isinstance(awake, RulesInForce) else ()
         self.judge = Judged(["^delete_"], config, links=links).judge
         self.happened: SimpleQueue[Happened] = SimpleQueue()
         given: dict[str, Any] = {"limits": Limits(), "stdout": self._stdout, "deciding": rules}

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from mcp_tool_filter.cli.flags import UsageError, with_flags
-from mcp_tool_filter.cli.rooms import ROOMS
+from mcp_tool_filter.cli.rooms import ROOMS, make_activity
 from mcp_tool_filter.cli.settings import Settings, in_our_words, target_of
 from mcp_tool_filter.cli.terminal import (
     cancel_on_signals,
@@ -303,11 +303,7 @@ def activity_for(
     before its summary, because somebody else has the terminal."""
     if settings.is_quiet or settings.log_format == "none" or leads_nowhere(sys.stderr):
         return None
-    try:
-        from mcp_tool_filter.rooms.audit.activity import Activity
-    except ModuleNotFoundError:  # without this room, nothing is shown
-        return None
-    return Activity(
+    return make_activity(
         sys.stderr,
         _ignore if until_end else write,
         partial(loop.call_later, _MOMENT),

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.policy.config import Config
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.conversation.policy_in_force import Observer
+    from mcp_tool_filter.core.process.line_session import LineSession
     from mcp_tool_filter.core.process.proxy import Proxy
     from mcp_tool_filter.core.process.site import Site
     from mcp_tool_filter.core.upstream.target import Target
@@ -82,6 +83,24 @@ class Plug:
         """The process ends."""
 
 
+type Sink = Callable[[Any], None]
+"""Gets an entry for each message that matters: the terminal, a page, a log."""
+
+
+class Shape(Protocol):
+    """What runs: sites behind a port, or a session over stdio."""
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def sinks(self) -> Sequence[Sink]: ...
+
+    @property
+    def shows_page(self) -> bool:
+        """True if the host has a place for a page."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A row of the table of rooms."""
@@ -92,10 +111,12 @@ class Entry:
     """The settings, by their names in ``Config``, that are nothing without this room."""
     flags: str = ""
     """What people call these settings."""
-    is_useful: Callable[[Proxy], bool] = lambda _proxy: False
+    is_useful: Callable[[Shape], bool] = lambda _shape: False
     """Tells whether it is used without such a setting; if it is missing then, nobody notices."""
     of_each_server: bool = False
     """True if each of several servers has its own."""
+    over_stdio: str = ""
+    """A function, ``module:name``, that plugs the room into a session over stdio."""
     settles: str = ""
     """A function, ``module:name``, that adds to a configuration what its files say, given the one
     in force. Raises StartError."""
@@ -136,6 +157,18 @@ def load(what: str, flags: str = "") -> Any:
         if not module.startswith(error.name or "?"):  # a package that the room needs
             raise
         raise RoomMissing(flags, module) from None
+
+
+def plug_in(rooms: Iterable[Entry], session: LineSession) -> None:
+    """Plug rooms into a session over stdio. Raises StartError."""
+    for entry in rooms:
+        is_needed = entry.is_needed(session.config)
+        if entry.over_stdio and (is_needed or entry.is_useful(session)):
+            try:
+                load(entry.over_stdio, entry.flags)(session)
+            except RoomMissing:
+                if is_needed:
+                    raise
 
 
 class Plugs:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ from mcp_tool_filter.core.policy.config import Config, refuse_to_open
 from mcp_tool_filter.core.policy.effects import CannotList, FetchTools
 from mcp_tool_filter.core.process.background import Effects, in_background
 from mcp_tool_filter.core.process.limits import Crowd, Holder, MemoryBudget, keep_free_memory
-from mcp_tool_filter.core.process.plugs import Plugs
+from mcp_tool_filter.core.process.plugs import Plugs, Sink
 from mcp_tool_filter.core.process.sentences import (
     Introduction,
     VerdictLog,
@@ -41,7 +41,6 @@ from mcp_tool_filter.core.process.sentences import (
 )
 from mcp_tool_filter.core.process.site import (
     ServedCommand,
-    Sink,
     Site,
     Surroundings,
     TargetFinder,
@@ -132,6 +131,10 @@ class Proxy:
         """Where clients find the sites, by name."""
         self._is_running = False
         self._has_warned = False
+
+    @property
+    def sinks(self) -> Sequence[Sink]:
+        return self.around.sinks
 
     # Settings
 

@@ -24,7 +24,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mcp_tool_filter.core.conversation.memory import Fetched, unlisted
 from mcp_tool_filter.core.engine.service import EffectRunner, Seats, Service, nothing
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.core.engine.exchange import Exchange
     from mcp_tool_filter.core.engine.upstream import Upstream
     from mcp_tool_filter.core.policy.situation import Link
-    from mcp_tool_filter.core.process.plugs import Entry
+    from mcp_tool_filter.core.process.plugs import Entry, Sink
     from mcp_tool_filter.core.process.proxy import Proxy
     from mcp_tool_filter.core.sockets.client import Login
     from mcp_tool_filter.core.sockets.server import AnswerRequest
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 type Fetcher = Callable[[Target], Awaitable[Fetched]]
 type TargetFinder = Callable[[Config], Target]
 type Connect = Callable[[Exchange], Upstream | None]
-type Sink = Callable[[Any], None]
-"""Gets an entry for each message that matters: the terminal, a page, a log."""
 
 
 @dataclass(frozen=True, slots=True)

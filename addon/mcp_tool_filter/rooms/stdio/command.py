@@ -16,30 +16,29 @@ import io
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
-from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, NoReturn
 
+from mcp_tool_filter.cli.rooms import ROOMS, make_activity
 from mcp_tool_filter.cli.settings import Settings
 from mcp_tool_filter.core.errors import InvalidOption, StartError
+from mcp_tool_filter.core.process.line_session import LineSession
+from mcp_tool_filter.core.process.plugs import plug_in
 from mcp_tool_filter.rooms.stdio.child import Child, LateWriter, end_child, write_all
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.conversation.policy_in_force import Judged, Observer, Propagate
+    from mcp_tool_filter.core.conversation.policy_in_force import Judged
     from mcp_tool_filter.core.policy.situation import Link
     from mcp_tool_filter.core.policy.snapshot import Snapshot
+    from mcp_tool_filter.core.process.line_session import LineRules, SendCopy
     from mcp_tool_filter.core.process.sentences import Introduction
     from mcp_tool_filter.rooms.recordings.line_recorder import LineRecorder
-    from mcp_tool_filter.rooms.rules.file import RulesInForce
-    from mcp_tool_filter.rooms.rules.host import EnterLog
     from mcp_tool_filter.rooms.stdio.judge import LineJudge, ServerName
     from mcp_tool_filter.rooms.stdio.relay import Happened
-    from mcp_tool_filter.rooms.telemetry.watching import Sink
 
 
 class StdioSession:
@@ -53,72 +52,33 @@ class StdioSession:
         self.stdout = stdout
         self.is_ready = False
         """True while it passes messages; for those who look at the metrics."""
-        self._observers: list[Observer] = []
-        self._propagate: Propagate | None = None
-        self._enter_log: EnterLog | None = None
-        self._audit_log: Callable[[], str | None] = lambda: None
-        self._ends = ExitStack()
+        self.shape = LineSession(
+            config=self.config,
+            name=settings.name,
+            called=lambda: settings.shown_upstream,  # seldom asked, and slow to find
+            warn=say_beside_client,
+            state=lambda: {"ready": self.is_ready, "upstream_up": 1.0, "sessions": 1.0},
+        )
         self._recorder = open_recorder(settings.record) if settings.record else None
         if self._recorder:
-            self._ends.callback(self._recorder.end)
-        self._watch(self._trace() if self.config.otel else None)
-        self._presence: _Presence | None = None
-        if os.environ.get("XDG_RUNTIME_DIR"):
-            self._presence = presence = _Presence(settings, self._audit_log)
-            self._observers.append(lambda judged: presence.note(judged))
-            self._ends.callback(presence.end)
+            self.shape.ends.callback(self._recorder.end)
+        self._show()
+        plug_in(ROOMS, self.shape)
 
-    def _watch(self, send: Sink | None) -> None:
-        """Write the audit log, serve metrics, and show messages, if that is wanted.
-
-        ``send`` gets the audit log's entries, too.
-        """
-        settings, config = self.settings, self.config
-        is_shown = settings.verbosity > 0 and settings.log_format != "none"
-        if not (config.audit or config.metrics or is_shown or send):
+    def _show(self) -> None:
+        """Show each message, if that is wanted."""
+        settings = self.settings
+        if settings.verbosity <= 0 or settings.log_format == "none":
             return
-        from mcp_tool_filter.rooms.audit.activity import Activity
-        from mcp_tool_filter.rooms.telemetry.watching import Surveyed, Watching
-
         is_json = settings.log_format == "json"
-        activity = Activity(sys.stderr, write_beside_client, lambda flush: flush(), as_json=is_json)
-        surveyed = Surveyed(
-            lambda: {"ready": self.is_ready, "upstream_up": 1.0, "sessions": 1.0}, say_beside_client
-        )
-        watching = Watching(
-            config,
-            [activity.show] if is_shown else [],
-            surveyed=surveyed,
-            keep=[send] if send else [],
-        )
-        if is_shown:
-            self._ends.callback(lambda: write_beside_client(activity.end()))
-        self._ends.callback(watching.close)
-        self._observers.append(watching.observe)
-        self._enter_log = watching.enter_log
-        self._audit_log = lambda: watching.audit_log
+        write = write_beside_client
+        if activity := make_activity(sys.stderr, write, lambda flush: flush(), as_json=is_json):
+            self.shape.sinks = [activity.show]
+            self.shape.ends.callback(lambda: write(activity.end()))
 
-    def _trace(self) -> Sink:
-        from mcp_tool_filter.rooms.telemetry.tracing import Tracer
-
-        tracer = Tracer()  # StartError without OpenTelemetry
-        self._ends.callback(tracer.close)
-        self._observers.append(tracer.observe)
-        self._propagate = tracer.propagate
-        return tracer.show
-
-    def read_rules(self, send_copy: Callable[[bytes], object]) -> RulesInForce | None:
+    def read_rules(self, send_copy: SendCopy) -> LineRules | None:
         """Read the rules file, if there is one. Raises StartError."""
-        if not self.config.rules:
-            return None
-        from mcp_tool_filter.rooms.rules.copies import Copies
-        from mcp_tool_filter.rooms.rules.file import RulesInForce
-
-        copies = Copies(lambda text, _effect: send_copy(text))
-        rules = RulesInForce(self.config.rules, copies.send, copies=copies.id_prefix)
-        if self._enter_log:
-            rules.host.enter_log = self._enter_log
-        return rules
+        return self.shape.read_rules(send_copy) if self.shape.read_rules else None
 
     def begin_log(self) -> None:
         from mcp_tool_filter.cli.terminal import log_to_stderr
@@ -138,17 +98,17 @@ class StdioSession:
         from mcp_tool_filter.core.process.sentences import VerdictLog
         from mcp_tool_filter.rooms.stdio.judge import LineJudge  # late: a command starts first
 
-        log = VerdictLog(say_beside_client)
+        log, observers = VerdictLog(say_beside_client), self.shape.observers
         log.know(faults)
 
         def observe(judged: Judged) -> None:
             log.tell_alone(judged)
-            for each in self._observers:
+            for each in observers:
                 each(judged)
 
         def listed(snapshot: Snapshot) -> None:
             on_listed(replace(snapshot, faults=log.know(snapshot.faults)))
-            self.know(snapshot)
+            self.shape.know(snapshot)
 
         judge = LineJudge(
             self.config,
@@ -156,17 +116,13 @@ class StdioSession:
             on_listed=listed,
             links=(link,) if link else (),
             recorder=self._recorder,
-            propagate=self._propagate,
+            propagate=self.shape.propagate,
             tell_hidden=lambda faults, _judged: log.warn_of(faults),
         )
-        if self._presence:
-            self._presence.begin(judge, has_login=has_login)
+        self.shape.server, self.shape.has_login = lambda: judge.server.name, has_login
+        for each in self.shape.on_ready:
+            each()
         return judge
-
-    def know(self, snapshot: Snapshot) -> None:
-        """Take note of the tools, for who asks what runs."""
-        if self._presence:
-            self._presence.know(snapshot)
 
     def warn(self) -> None:
         """Print the warnings that need no tool list."""
@@ -175,7 +131,7 @@ class StdioSession:
         for warning in warnings_about(self.config):
             say_beside_client(warning)
 
-    def report(self, who: Introduction, snapshot: Snapshot, rules: RulesInForce | None) -> None:
+    def report(self, who: Introduction, snapshot: Snapshot, rules: LineRules | None) -> None:
         """Report the exposed and hidden tools on one line, and warnings below it: clients show
         stderr as errors."""
         from mcp_tool_filter.core.process import sentences
@@ -189,73 +145,7 @@ class StdioSession:
 
     def end(self) -> None:
         """Write what has not been written yet."""
-        self._ends.close()
-
-
-_UNLISTED = 1.0  # seconds from the start until the client has asked for the tools, or will not yet
-_PAUSE = 0.05  # seconds in which the client gets the list
-
-
-class _Presence:
-    """Lets ``status`` and pages find this session, but only once it has started: that takes
-    imports."""
-
-    def __init__(self, settings: Settings, audit_log: Callable[[], str | None]) -> None:
-        self._settings, self._audit_log = settings, audit_log
-        self._started = time.time()
-        self._early: list[Judged] = []
-        self.note: Observer = self._early.append
-        self._snapshot: Snapshot | None = None
-        self._listed = Event()
-        self._lock = Lock()
-        self._is_over = False
-        self._close: Callable[[], None] = lambda: None
-
-    def know(self, snapshot: Snapshot) -> None:
-        """Take note of the tools."""
-        self._snapshot = snapshot
-        self._listed.set()
-
-    def begin(self, judge: LineJudge, *, has_login: bool) -> None:
-        Thread(target=self._announce, args=(judge, has_login), daemon=True).start()
-
-    def end(self) -> None:
-        with self._lock:
-            self._is_over = True
-            self._close()
-
-    def _announce(self, judge: LineJudge, has_login: bool) -> None:
-        self._listed.wait(_UNLISTED)
-        time.sleep(_PAUSE)
-        from mcp_tool_filter.core.process.statistics import Statistics
-        from mcp_tool_filter.rooms.status.running import (
-            announce,
-            describe_filter,
-            describe_server,
-        )
-
-        settings, counted = self._settings, Statistics()
-        self.note = lambda judged: counted.note(judged, time.time())
-        while self._early:
-            self.note(self._early.pop(0))
-
-        def answer() -> dict[str, object]:
-            server = describe_server(
-                settings.name or None,
-                settings.shown_upstream,
-                self._snapshot,
-                counted,
-                server=judge.server.name,
-                listens_at="stdio",
-                has_login=has_login,
-                config=settings.config(),
-            )
-            log = self._audit_log()
-            return describe_filter([server], started=self._started, audit_log=log)
-
-        with self._lock:
-            if not self._is_over and (announced := announce(answer)):
-                self._close = announced.close
+        self.shape.ends.close()
 
 
 def run_session(settings: Settings, serve: Callable[[StdioSession], int]) -> NoReturn:
@@ -381,12 +271,10 @@ def _relay(settings: Settings, session: StdioSession) -> int:
     report = _report_of(settings, session, child, rules)
     deciding = link = None
     if rules:
-        from mcp_tool_filter.rooms.rules.credentials import credentials_of_command
         from mcp_tool_filter.rooms.stdio.waiting import DecidingThread
 
-        operator = credentials_of_command(settings.env, settings.cwd)
         deciding = DecidingThread(rules)
-        link = rules.link(settings.upstream, lambda: operator)
+        link = rules.link_to_command(settings.upstream, settings.env, settings.cwd)
     session.begin_log()
     judge = session.judge(lambda snapshot: report(snapshot, judge.server), link)
     session.warn()  # now, because the report comes only with the first list
@@ -409,7 +297,7 @@ def _relay(settings: Settings, session: StdioSession) -> int:
 
 
 def _report_of(
-    settings: Settings, session: StdioSession, child: Child, rules: RulesInForce | None
+    settings: Settings, session: StdioSession, child: Child, rules: LineRules | None
 ) -> Callable[[Snapshot, ServerName], None]:
     """Return what reports the tools, once the client is about to see the complete list."""
     from mcp_tool_filter.core.process.sentences import Introduction

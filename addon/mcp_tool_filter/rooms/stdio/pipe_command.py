@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import CancelledError
-from functools import partial
 
 from mcp_tool_filter.cli.commands.look import KnownTools, ask
 from mcp_tool_filter.cli.settings import Settings, target_of
@@ -56,10 +55,7 @@ def _pipe(settings: Settings, session: StdioSession, known: KnownTools) -> Pipe:
     link = None
     rules = session.read_rules(lambda text: pipe.send_copy(text))
     if rules:
-        from mcp_tool_filter.rooms.rules.credentials import credentials_we_add
-
-        operator = partial(credentials_we_add, target.headers, login)
-        link = rules.link(target.url + known.fetched.endpoint, operator)
+        link = rules.link_to_url(target.url + known.fetched.endpoint, target.headers, login)
     session.report(known.who, known.snapshot, rules)
     session.warn()
 
@@ -87,7 +83,7 @@ def _pipe(settings: Settings, session: StdioSession, known: KnownTools) -> Pipe:
         pipe.effects.room_host = rules.host
         pipe.in_background(rules.watch())
     pipe.learn_tools(known.snapshot)
-    session.know(known.snapshot)
+    session.shape.know(known.snapshot)
     http = open_client(target, login)
     http.resends = False
     is_legacy = known.fetched.transport is Transport.LEGACY_SSE

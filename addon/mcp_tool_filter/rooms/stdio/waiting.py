@@ -35,7 +35,7 @@ from mcp_tool_filter.rooms.stdio.judge import LineJudge, cancelled_by
 from mcp_tool_filter.rooms.stdio.lines import CutLine
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.rooms.rules.file import RulesInForce
+    from mcp_tool_filter.core.process.line_session import RulesAwake
 
 type PassOn = Callable[[bytes | CutLine, Verdict], Awaitable[None]]
 
@@ -184,7 +184,7 @@ class DecidingThread:
 
     held: HeldLines
 
-    def __init__(self, rules: RulesInForce | None = None) -> None:
+    def __init__(self, rules: RulesAwake | None = None) -> None:
         self.effects = Effects()
         self.effects.room_host = rules.host if rules else None
         self.rules = rules
