@@ -531,6 +531,36 @@ async def speak_first(peer: Peer) -> None:
     await peer.left()
 
 
+async def test_a_tunnel_is_apart_from_the_requests_before_it(tmp_path: Path) -> None:
+    """Their server may still say something on its idle connection, and close it."""
+    has_tunnel, has_said = asyncio.Event(), asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.say(answer(b"{}"))
+        await has_tunnel.wait()
+        with suppress(ConnectionError):
+            await peer.say(answer(b"past the filter"))
+        peer.close()
+        has_said.set()
+
+    async with (
+        raw_upstream(script) as before,
+        raw_upstream(speak_first) as other,
+        listening(tmp_path) as running,
+        raw_client(running.port) as client,
+    ):
+        asked = f"GET {before.url}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        assert (await client.ask(asked)).status == 200
+        await reach(client, other.url.replace("127.0.0.1", "localhost"))
+        has_tunnel.set()
+        await has_said.wait()
+        await asyncio.sleep(0.1)
+        got = await client.ask(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert got.body == b"unread"
+        assert len(other.requests) == 1
+
+
 @pytest.mark.parametrize("said", [b"QUIT\r\n", b""])
 async def test_a_server_may_speak_first(said: bytes, tmp_path: Path) -> None:
     """Also to a client that says nothing, and has closed its half of the connection."""

@@ -219,15 +219,28 @@ class ForwardLayer(EngineLayer):
         self._has_chosen = False
         self._first = bytearray()
         """What the client has sent in the tunnel, until we know its way."""
+        self._before: set[Connection] = set()
+        """The connections of the requests before the tunnel, which are closed."""
 
     def _handle_event(self, event: events.Event) -> Orders:
-        if self._has_chosen and self.inner is not None:
+        if self._to is not None and self._is_of_requests(event):
+            yield from super()._handle_event(event)
+        elif self._has_chosen and self.inner is not None:
             yield from self.inner.handle_event(event)
         elif self._to is not None:
             yield from self._look_into_tunnel(self._to, event)
         else:
             yield from super()._handle_event(event)
             yield from self._enter_tunnel()
+
+    def _is_of_requests(self, event: events.Event) -> bool:
+        """Tell whether an event belongs to the requests before the tunnel, and not into it."""
+        match event:
+            case events.ConnectionEvent():
+                return event.connection in self._before
+            case events.CommandCompleted():
+                return event.command in self._waiting or event.command in self._from_tls
+        return False
 
     def _open_client(self) -> H1Client:
         return ForwardClient(self._routes, self)
@@ -309,6 +322,9 @@ class ForwardLayer(EngineLayer):
             self._client.gone()
         if (seats := self.service.seats) is not None:
             seats.enter(Newcomer(self.context.client))
+        self._before = {*self._upstreams, *self._tls}
+        for server in list(self._upstreams):
+            self._drop(server)
         self._to = to
         self._first += ahead
         self.send(_ESTABLISHED)
