@@ -157,8 +157,13 @@ class Server:
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     @cached_property
-    def tls(self) -> ssl.SSLContext:
-        return self._make_tls()
+    def tls(self) -> ssl.SSLContext | None:
+        """The TLS settings towards clients; None if they cannot be made, which is told once."""
+        try:
+            return self._make_tls()
+        except Exception as error:
+            log.warning("Clients cannot use TLS here: %s (--cert names a certificate)", error)
+            return None
 
     def leave(self) -> None:
         """Stop serving."""
@@ -392,14 +397,17 @@ class ClientConnection(_Connection):
     def _receive_tls(self, data: bytes) -> None:
         try:
             if self._tls is None:
+                if (context := self._server.tls) is None:
+                    self._transport.close()
+                    return
                 self.is_tls = True
-                self._tls = ServerTls(self._server.tls, self._write)
+                self._tls = ServerTls(context, self._write)
                 self.send = self._tls.send
             tls = self._tls
             plain = tls.receive(data)
         except Exception as error:
             if not isinstance(error, ssl.SSLError):
-                log.exception("internal error; connection closed")
+                self._server.service.note_failure(error)
             log.info("the TLS of a client failed: %s", error)
             self._transport.close()
             return
