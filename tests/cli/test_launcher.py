@@ -17,6 +17,7 @@ import pytest
 
 from mcp_tool_filter import __version__
 from tests.cli.launched import ADDON, Typed, surroundings
+from tests.rows import each_row
 from tests.stdio_client import started, upstream
 
 
@@ -158,3 +159,23 @@ time.sleep(20)
 """
     with started(sys.executable, "-c", script, home=tmp_path) as process:
         assert process.ends() == 128 + signal.SIGTERM
+
+
+@each_row(("typed", "status"), [
+    ("--upstream http://127.0.0.1:1/mcp --deny x", 0), ("serve", 0), ("", 0), ("-- cat --json", 0),
+    ("--list-tools --upstream http://127.0.0.1:1", 143), ("doctor", 143),
+])  # fmt: skip
+def test_a_signal_before_anything_runs_ends_a_proxy_well(typed: str, status: int) -> None:
+    """Supervisors take another status for a failure."""
+    script = f"""
+import signal, sys
+from mcp_tool_filter.cli import launcher
+class Meets:
+    def find_spec(self, name, *_):
+        if name in ("mcp_tool_filter.cli.flags", "mcp_tool_filter.cli.table"):
+            signal.raise_signal(signal.SIGTERM)
+sys.meta_path.insert(0, Meets())
+sys.exit(launcher.main({typed.split()!r}))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (status, b"")

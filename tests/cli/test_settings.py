@@ -292,3 +292,14 @@ def test_a_file_without_servers_may_have_headers_at_the_top(tmp_path: Path) -> N
     file = tmp_path / "f.toml"
     file.write_text("header = 'A: b'")
     assert read_file(str(file)).top == {"header": ["A: b"]}
+
+
+@pytest.mark.parametrize("value", [
+    "my secret", "secret://x y", "http://a:secret@h/", "http://[secret", "x://secret",
+    "http://h//secret", "http://h/secret\u00e9", "http://h:secret/",
+])  # fmt: skip
+def test_a_bad_url_is_refused_without_the_value_of_its_variable(tmp_path: Path, value: str) -> None:
+    with pytest.raises(StartError) as caught:
+        server(tmp_path, "[servers.s]\nurl = '${KEY}'", KEY=value)
+    assert "${KEY} is not a valid URL" in str(caught.value)
+    assert "secret" not in str(caught.value)

@@ -29,18 +29,18 @@ _NEEDED = (3, 12)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status."""
+    args = sys.argv[1:] if argv is None else list(argv)
+    end_on_sigterm(0 if _is_proxy(args) else 128 + signal.SIGTERM)
     if sys.version_info < _NEEDED:
         return _refuse_python()
     _open_closed_descriptors()
     if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: not all can show "…"
-    args = sys.argv[1:] if argv is None else list(argv)
     if "--" in args:
         _leave_python_path_to_the_command()
     if args[:1] == ["--version"]:
         print(f"mcp-tool-filter {__version__}")
         return 0
-    end_on_sigterm(128 + signal.SIGTERM)  # a proxy ends with 0
     try:
         status = _run(args)
         sys.stdout.flush()
@@ -73,6 +73,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(getattr(error, "exit_status", 1))
     except KeyboardInterrupt:  # a proxy exits with 0 itself
         return 128 + signal.SIGINT
+
+
+def _is_proxy(args: Sequence[str]) -> bool:
+    """Tell whether this runs until it is told to end, which is then no failure."""
+    before = args[: args.index("--")] if "--" in args else args
+    is_filter = not args or args[0].startswith("-")
+    return args[:1] == ["serve"] or (is_filter and _LOOKS.isdisjoint(before))
+
+
+_LOOKS = frozenset({"--list-tools", "--dry-run", "--json", "--help", "-h", "--version"})
 
 
 def _run(args: list[str]) -> int:
@@ -118,7 +128,6 @@ def _run_filter(argv: Sequence[str]) -> int:
     if settings.is_stdio:
         refuse_what_needs_http(given)
     _warn_about_unused(typed, settings)
-    end_on_sigterm(0)
     way = "cli.commands.http"
     if settings.is_stdio:
         way = f"rooms.stdio.{'command' if settings.command else 'pipe_command'}"

@@ -394,6 +394,8 @@ class Sources:
         found: Given = {}
         for text in section.get("upstream", ()):  # it may be secret
             url = expand_variables(text, self.environment, option="url", given="…")
+            if url != text:
+                _refuse_bad_url(url, text)
             found["upstream"] = [url]
         for text in section.get("env", ()):
             name, value = parse_variable(text)
@@ -510,6 +512,15 @@ def one_of(name: str, text: str) -> str:
     return text
 
 
+def _refuse_bad_url(url: str, written: str) -> None:
+    """Raise UsageError for a URL with variables, whose values may be secret."""
+    try:
+        split_upstream(url)
+    except UsageError:
+        what = f"{written} is not a valid URL with the values of its variables"
+        raise UsageError(what, why=_LIKE_THIS) from None
+
+
 def split_upstream(url: str) -> tuple[str, str]:
     """Split a URL into its origin, and its path and query."""
     if not url:
@@ -538,6 +549,8 @@ def split_upstream(url: str) -> tuple[str, str]:
         raise UsageError(f"Unsupported URL scheme: {parts.scheme}", why=_LIKE_THIS)
     origin = f"{parts.scheme.lower()}://{f'[{host}]' if ':' in host else host}"
     path = parts.path + (f"?{parts.query}" if parts.query else "")
+    if path.startswith("//") or not re.fullmatch(r"[!-~]*", path):
+        raise UsageError("--upstream is not a valid URL", why=_LIKE_THIS)
     return origin + (f":{port}" if port else ""), "" if path == "/" else path
 
 

@@ -317,3 +317,17 @@ async def test_tiny_records_of_tls_are_read_in_turns(tmp_path: Path) -> None:
             client.writer.write(bytes([at]))  # each is a record
         assert (await client.answer()).body == RESULT
         assert most <= _MOST_RECORDS
+
+
+async def test_clients_that_want_tls_get_it_or_one_line_is_logged() -> None:
+    """Where no certificate can be made, each of them wrote an internal error to the log."""
+    async with filtered() as (_, running, client):  # with no place for a certificate
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+            writer.write(b"\x16\x03\x01\x02\x00\x01")
+            assert await reader.read() == b""
+            writer.close()
+        assert (await client.ask(post(LIST))).status == 200
+        said = [one for one in running.said if "TLS" in one.getMessage()]
+    assert [one.levelname for one in said if one.levelname != "INFO"] == ["WARNING"]
+    assert running.errors() == []

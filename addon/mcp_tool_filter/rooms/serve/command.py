@@ -22,7 +22,6 @@ from mcp_tool_filter.cli.commands.http import (
     tls_to_clients,
 )
 from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError
-from mcp_tool_filter.cli.launcher import end_on_sigterm
 from mcp_tool_filter.cli.settings import (
     Settings,
     Sources,
@@ -47,7 +46,6 @@ _OF_ONE = ("upstream", "upstream-cmd", COMMAND, "header", "env", "cwd", "endpoin
 
 def run(typed: Given) -> int:
     """Serve until a signal comes; return the exit status. Raises StartError."""
-    end_on_sigterm(0)  # until the loop runs
     is_stdio, profile = "stdio" in typed, typed.get("profile", [""])[-1]
     if profile and not is_stdio:
         raise UsageError("--profile needs --stdio", why="Over HTTP, it is at /NAME/mcp")
