@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.core.conversation.policy_in_force import Observer, PolicyInForce
 from mcp_tool_filter.core.engine.exchange import Exchange
-from mcp_tool_filter.core.errors import InvalidOption, LostUpstream
+from mcp_tool_filter.core.errors import InvalidOption
 from mcp_tool_filter.core.http.listener import Listener, open_listener
 from mcp_tool_filter.core.http.places import ALONE, PathMap
 from mcp_tool_filter.core.policy.config import Config, refuse_to_open
 from mcp_tool_filter.core.policy.effects import CannotList, FetchTools
-from mcp_tool_filter.core.process.background import Effects, in_background
+from mcp_tool_filter.core.process.background import Effects
+from mcp_tool_filter.core.process.ending import Ending
 from mcp_tool_filter.core.process.limits import Crowd, Holder, MemoryBudget, keep_free_memory
 from mcp_tool_filter.core.process.plugs import Plugs, Sink
 from mcp_tool_filter.core.process.sentences import (
@@ -57,14 +58,6 @@ if TYPE_CHECKING:
     from mcp_tool_filter.core.sockets.client import Room
 
 log = logging.getLogger(__name__)
-
-GRACE = 3.0
-"""Seconds for waiting clients to get their answers when the process ends, unless the user says."""
-_IN_FLIGHT = 1.0
-"""Seconds in which a request may still come on an idle connection: a balancer may have sent it."""
-
-_LEAVING = "The proxy is shutting down"
-_LISTEN = "subscriptions/listen"  # answered by notifications until it ends
 
 FIXED = {
     "audit_log": "audit",
@@ -96,12 +89,7 @@ class Proxy:
         """The proxy of each server that runs, if there are several."""
         self.ready = asyncio.Event()
         """Set once clients are served, or the start has failed."""
-        self.has_failed = False
-        """True once the process ends with an error."""
-        self.is_leaving = False
-        """True once the process ends without an error."""
-        self.is_hurried = False
-        """True once nothing may wait for open calls any more: a second signal has come."""
+        self.ending = Ending(self)
         self.effects = Effects()
         self.effects.fetch_tools = self._fetch_tools
         self.crowd: Crowd = whole.crowd if whole else Crowd()
@@ -246,7 +234,7 @@ class Proxy:
         site = Site(name, listener, self.effects, self.crowd.seats, self._reaching(find_target))
         site.suspect = partial(self.changes.suspect, site)
         site.note_end_of_stream = partial(self.changes.note_end_of_stream, site)
-        site.is_ending, site.is_draining = self.has_failed, self.is_leaving
+        site.is_ending, site.is_draining = self.ending.has_failed, self.ending.is_leaving
         listener.policy.tell_hidden = self.log.tell_hidden
         self.plugs.attach(site)
         self.observe(listener.policy, name)
@@ -254,7 +242,7 @@ class Proxy:
         if (whole := self._whole) is not None:
             whole.sites[name], whole.listeners[name] = site, listener
             whole.parts[name] = self
-            site.is_draining = whole.is_leaving
+            site.is_draining = whole.ending.is_leaving
         return site
 
     def _reaching(self, find_target: TargetFinder) -> TargetFinder:
@@ -307,24 +295,25 @@ class Proxy:
         """Return the current values for the metrics."""
         sites = list(self.sites.values())
         up: float | Mapping[str, float]
-        up = not self.has_failed and not any(site.is_lost for site in sites)
+        up = not self.ending.has_failed and not any(site.is_lost for site in sites)
         if self.runs is not None:
             lost = {site.name for site in sites if site.is_lost}
             up = {name: runs and name not in lost for name, runs in self.runs().items()}
         return {
-            "ready": (
-                self.ready.is_set() and bool(sites) and not (self.has_failed or self.is_leaving)
-            ),
+            "ready": self.ready.is_set() and bool(sites) and not self.ending.has_begun,
             "upstream_up": up,
             "sessions": sum(len(site.listener.sessions) for site in sites),
             "streams": len(self.exchanges),
         }
 
     @property
+    def services(self) -> tuple[Service, ...]:
+        return (*self.sites.values(), *self.more_services)
+
+    @property
     def exchanges(self) -> list[Exchange]:
         """The open exchanges of all sites."""
-        services = (*self.sites.values(), *self.more_services)
-        return [one for service in services for one in service.exchanges]
+        return [one for service in self.services for one in service.exchanges]
 
     def _holders(self) -> Iterator[Holder]:
         yield from self.exchanges
@@ -332,79 +321,9 @@ class Proxy:
 
     # End
 
-    def fail(self, why: str) -> None:
-        """End the process soon with an error; waiting clients still get their answers.
-
-        Only the first reason counts.
-        """
-        if self.has_failed:
-            return
-        self.has_failed = True
-        for site in self.sites.values():
-            site.is_ending = True
-        self.ready.set()
-        in_background(self._fail(why))
-
-    def lose_all(self) -> None:
-        """End the process because an upstream is lost."""
-        if not self.has_failed:
-            self.fail(str(LostUpstream()))
-            self._lose_exchanges()
-
-    def _lose_exchanges(self) -> None:
-        for exchange in self.exchanges:
-            exchange.lose("upstream lost")
-            exchange.down.host.wake()
-
-    async def _fail(self, why: str) -> None:
-        await asyncio.sleep(0)
-        await self._wait_for_answers(GRACE)
-        self._lose_exchanges()
-        self.around.leave(why)
-
-    async def _wait_for_answers(self, seconds: float) -> None:
-        waiting = lambda: any(map(_is_waited_for, self.exchanges))  # noqa: E731
-        await self._wait_while(waiting, seconds)
-
-    async def _wait_while(self, is_needed: Callable[[], bool], seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
-        while not self.is_hurried and loop.time() < end and is_needed():
-            await asyncio.sleep(0.01)
-
-    def begin_to_leave(self) -> None:
-        """The process ends: we are not ready any more, and connections take one more request."""
-        self.is_leaving = True
-        for service in (*self.sites.values(), *self.more_services):
-            service.is_draining = True
-
-    async def wait_for_requests_in_flight(self) -> None:
-        """Wait for what balancers have sent on idle connections; only if the user drains."""
-        await self._wait_while(lambda: True, min(_IN_FLIGHT, self.config.drain or 0.0))
-
-    async def drain(self) -> None:
-        """Let open calls finish for a while, because the process ends; then answer those that still
-        wait with an error, and end all streams."""
-        self.begin_to_leave()
-        await self._wait_for_answers(GRACE if self.config.drain is None else self.config.drain)
-        # A stream first: over HTTP+SSE it has the answers to other exchanges.
-        for exchange in sorted(self.exchanges, key=lambda one: one.head.method != "GET"):
-            exchange.give_up(_LEAVING)
-            exchange.down.host.wake()
-
     async def close(self) -> None:
         """Write what the observers still have, and stop what runs in the background."""
         self.changes.close()
         self.effects.close()
         self.crowd.close()
         await self.plugs.close()
-
-
-def _is_waited_for(exchange: Exchange) -> bool:
-    """Tell whether a client waits for an answer here: an open stream may bring none, or only
-    notifications."""
-    if exchange.head.method != "GET" and not exchange.has_begun:
-        return True
-    if exchange.asked is None:
-        return False
-    return any(method != _LISTEN for method in exchange.asked.conversation.exchanges.methods)

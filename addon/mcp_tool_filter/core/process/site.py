@@ -306,7 +306,7 @@ class UpstreamWatch:
         if site.is_ending:
             return
         if site.listener.config.fail_fast:
-            self._proxy.lose_all()
+            self._proxy.ending.lose_all()
         elif not site.is_lost:
             site.is_lost = True
             site.on_change()

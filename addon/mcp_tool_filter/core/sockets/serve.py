@@ -199,13 +199,13 @@ class Server:
     async def run(self) -> None:
         """Serve until told to stop; let open calls finish; then disconnect all clients."""
         await self._leaving.wait()
-        if not (proxy := self._proxy).has_failed:
-            proxy.begin_to_leave()
+        if not (proxy := self._proxy).ending.has_failed:
+            proxy.ending.begin_to_leave()
             await self._take_the_last()
             self._close_doors()
-            await proxy.wait_for_requests_in_flight()
+            await proxy.ending.wait_for_requests_in_flight()
             self._hang_up({one.down.host for one in proxy.exchanges})
-            await proxy.drain()
+            await proxy.ending.drain()
         await self.close()
 
     async def _take_the_last(self) -> None:

@@ -474,7 +474,7 @@ class Interception:
             self._told.add(instance.mode.full_spec)
             named = ", ".join(self._proxy.config.hosts) or "none"
             if isinstance(instance.mode, LocalMode):
-                self._watch = await watch_redirector(instance, self._proxy.fail)
+                self._watch = await watch_redirector(instance, self._proxy.ending.fail)
                 report(
                     "Filtering MCP of local programs. Their other traffic passes untouched."
                     f" Hosts: {named}"

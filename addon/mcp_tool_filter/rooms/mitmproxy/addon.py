@@ -228,7 +228,7 @@ class ToolFilter:
                 names_upstreams=len(modes) > 1 or self._is_forward, shows_page=has_page
             )
         except StartError as error:
-            self.proxy.fail(str(error))
+            self.proxy.ending.fail(str(error))
             return
         self._is_running = True
         connections.close_all_but(lambda client: client.id in self._layers)
@@ -257,11 +257,11 @@ class ToolFilter:
         try:
             await work
         except StartError as error:
-            self.proxy.fail(str(error))
+            self.proxy.ending.fail(str(error))
         except Exception:
             log.exception("cannot start")
             why = "This is a bug in mcp-tool-filter"
-            self.proxy.fail(f"Error: The tool filter cannot start\n{why}")
+            self.proxy.ending.fail(f"Error: The tool filter cannot start\n{why}")
 
     async def _open(self, mode: ReverseMode) -> None:
         await self.proxy.open(
@@ -276,7 +276,7 @@ class ToolFilter:
         """Wait until clients are served; return False if the start has failed and the process
         ends."""
         await self.proxy.ready.wait()
-        return not self.proxy.has_failed
+        return not self.proxy.ending.has_failed
 
     async def _tick(self) -> None:
         """Let the engine look for time-outs."""
@@ -311,21 +311,21 @@ class ToolFilter:
         return self._closing
 
     async def _end(self) -> None:
-        if not self._reason and not self.proxy.is_leaving:
+        if not self._reason and not self.proxy.ending.is_leaving:
             connections.at_next_signal(self.hurry)
             await self.drain()
         await self.proxy.close()
 
     async def drain(self) -> None:
         """Accept no new clients, and let open calls finish."""
-        self.proxy.begin_to_leave()
+        self.proxy.ending.begin_to_leave()
         await connections.close_doors()
-        await self.proxy.wait_for_requests_in_flight()
-        await self.proxy.drain()
+        await self.proxy.ending.wait_for_requests_in_flight()
+        await self.proxy.ending.drain()
 
     def hurry(self) -> None:
         """Do not wait for open calls any more."""
-        self.proxy.is_hurried = True
+        self.proxy.ending.is_hurried = True
 
     # Connections
 

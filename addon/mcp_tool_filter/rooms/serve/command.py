@@ -240,7 +240,7 @@ class _Filter(Filter):
             self.around,
             warn=warn,
             report=_ignore,
-            leave=lambda problem: self.proxy.fail(problem.replace(": ", f": {name}: ", 1)),
+            leave=lambda problem: self.proxy.ending.fail(problem.replace(": ", f": {name}: ", 1)),
             edit_deny=partial(self._edit, name),
             savings=self._file.of(name, is_one_of_several=True),
         )

@@ -126,7 +126,7 @@ class Servers:
         whole = self.whole
         service = Service(self.listener, b"", whole.effects, seats=whole.crowd.seats, name=name)
         service.before_judging = before_judging
-        service.is_draining = whole.is_leaving
+        service.is_draining = whole.ending.is_leaving
         whole.more_services.append(service)
         return service
 
@@ -186,7 +186,7 @@ class Servers:
         if not self._has_reported:
             return
         if problem := self.problem():
-            self.whole.fail(str(problem))
+            self.whole.ending.fail(str(problem))
         else:
             self.whole.around.report("\n".join([running.line, *_grouped([running.warnings([])])]))
 
