@@ -251,10 +251,10 @@ GROUPS: Final = {
     ),
 }  # fmt: skip
 FOR_MITMPROXY: Final = (
-    _both("hosts", "forward proxies: filter the traffic to these hosts, host:port or host", "HOST",
-          many=True),
+    _both("host", "forward proxies: filter the traffic to these hosts, host:port or host", "HOST",
+          many=True, key="hosts"),
 )  # fmt: skip
-"""Options that are no flags: only mitmproxy's modes need them. ``run`` sets them itself."""
+"""Options that only mitmproxy's modes need; ``run`` has flags of these names for them."""
 GONE: Final = {
     "audit-fsync": "Leave it out: the audit log is synced to the disk once a second",
     "fast": "Leave it out: there are no speed-ups to turn off",

@@ -71,6 +71,17 @@ def test_a_file_of_certificates_that_cannot_be_read_is_an_error(ran: Typed) -> N
     assert "Cannot read --ca /no/such" in ran("run", "--ca", "/no/such", "--", "sh", status=1).err
 
 
+def test_a_host_that_is_none_is_an_error(ran: Typed) -> None:
+    err = ran("run", "--host", "a b", "--", "sh", status=1).err
+    assert "Invalid value for --host: 'a b'" in err
+
+
+def test_without_a_host_nothing_is_filtered_and_run_says_so(ran: Typed) -> None:
+    said = "Warning: nothing is filtered, because no host is named"
+    assert said in ran("run", "--", "true").err
+    assert said not in ran("run", "--host", "mcp.example", "--", "true").err
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_signals_go_to_the_client(tmp_path: Path, number: signal.Signals) -> None:
     ready = tmp_path / "ready"
