@@ -197,6 +197,9 @@ class PolicyInForce:
     config: Config
     fetched: Fetched
     observe: Observer = _ignore
+    note_plain: Callable[[str | None], None] | None = None
+    """Notes a plain call by its tool, and a plain result with None (``engine/lane``); None if some
+    observer wants to see the messages."""
     propagate: Propagate | None = None
     """Set if requests are traced. Observers see the verdict before this changes it."""
     clock: Callable[[], float] = time.monotonic

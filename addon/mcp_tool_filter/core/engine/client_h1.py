@@ -21,6 +21,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.core.engine.exchange import INVALID_HTTP, Answer, Exchange, answer_to
+from mcp_tool_filter.core.engine.lane import take_lane
 from mcp_tool_filter.core.engine.service import Host, Service, Silence
 from mcp_tool_filter.core.engine.wire import (
     CONTINUE,
@@ -37,7 +38,8 @@ from mcp_tool_filter.core.engine.wire import (
 from mcp_tool_filter.core.policy.verdict import Reason, Reply, Why
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.engine.service import Asking
+    from mcp_tool_filter.core.engine.lane import take_lane
+from mcp_tool_filter.core.engine.service import Asking
 
 _CLOSE = b"connection: close\r\n"
 _TIMED_OUT = 408
@@ -235,8 +237,12 @@ class H1Client:
             raise Fault("a tunnel", NOT_IMPLEMENTED)
         self._note_request(is_whole=head.body is not None)
         body, head.body = head.body, None
+        if body is not None and self._exchange_type is Exchange:  # nobody else takes part
+            self.exchange = lane = take_lane(service, self, head, body)
+            if lane is not None:
+                return lane.begin()
         exchange = self.exchange = self._exchange_type(service, self, head, body)
-        exchange.begin()
+        return exchange.begin()
 
     def _refuse_bytes(self, fault: Fault) -> None:
         """The client's bytes are not HTTP: answer if it waits for an answer, then close."""

@@ -234,7 +234,7 @@ class Exchange(Steps):
 
     def begin(self) -> None:
         """Judge the head: who asks, and how much will come."""
-        self.service.exchanges.add(self)
+        self.service.open.add(self)
         if not self.head.target.startswith("/"):
             self.head.split_target()
         self.point("requestheaders", self._admit)
@@ -283,6 +283,15 @@ class Exchange(Steps):
         self.body = self._came.take()
         self.phase = Phase.DECIDING
         self.point("request", self.judge)
+
+    def resume(self, body: bytes, most_idle: float, up: Upstream | None) -> None:
+        """Go on where the lane has stopped: the request is judged, and perhaps sent."""
+        self.has_all, self.body, self.phase = True, body, Phase.ASKING
+        self.out_fields, self.out_head = self.head.notes.out_fields or (), self.head.notes.out_head
+        self.most_idle = most_idle
+        if up is not None:
+            self.up, self._tries = up, 1
+            up.serve(self)
 
     def judge(self) -> None:
         """Judge the request as it is now: this is the last check before it is sent."""
@@ -430,7 +439,7 @@ class Exchange(Steps):
         if body:
             self._came.add(body)
         notes = self._notes = head.notes
-        fields = _fields_of(head, listener)
+        fields = fields_of(head, listener)
         answer = self.answer = Answer(status, notes.reason, fields, length=head.length)
         before = self.service.before_answering
         if before is not None and before(self, self.once(self._send)):
@@ -602,7 +611,7 @@ class Exchange(Steps):
         except Exception as again:
             self.service.note_failure(again)
             self.phase = Phase.OVER
-            self.service.exchanges.discard(self)
+            self.service.open.discard(self)
             self.down.host.abort()
 
     def cut(self, why: str) -> None:
@@ -631,7 +640,7 @@ class Exchange(Steps):
         self.up = self.stream = None
         self.body = b""
         self._came.take()
-        self.service.exchanges.discard(self)
+        self.service.open.discard(self)
         if self.service.note_over is not None:
             self.service.note_over(self)
 
@@ -660,7 +669,7 @@ def notes_on(head: AnswerHead, listener: Listener) -> AnswerNotes:
     return notes
 
 
-def _fields_of(head: AnswerHead, listener: Listener) -> Fields:
+def fields_of(head: AnswerHead, listener: Listener) -> Fields:
     """Return the fields of an answer that may pass, with its own date. Raises ProtocolError."""
     notes = head.notes
     if notes.names is not listener.names:

@@ -28,6 +28,7 @@ from mcp_tool_filter.core.policy.effects import Deciding, OnDone
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.engine.exchange import Exchange
+    from mcp_tool_filter.core.engine.lane import Lane
     from mcp_tool_filter.core.engine.upstream import Upstream
     from mcp_tool_filter.core.engine.wire import AnswerHead, RequestHead
 
@@ -178,8 +179,12 @@ class Service:
     seats: Seats | None = None
     """The seats of all clients of the process, if they are limited."""
     limits: HttpLimits = DEFAULT_LIMITS
-    exchanges: set[Exchange] = field(default_factory=set)
-    """The open exchanges: losses, budgets, notices and the end of the process look here."""
+    open: set[Exchange] = field(default_factory=set)
+    """The open exchanges that are whole; see ``exchanges``."""
+    lanes: set[Lane] = field(default_factory=set)
+    """The calls that go the short way."""
+    has_lane: bool = True
+    """False if all calls go the whole way."""
     route: Callable[[RequestHead], Service] | None = None
     """If there are several upstreams: returns the service of a request, and makes its head the
     one for that upstream."""
@@ -216,6 +221,14 @@ class Service:
     note_over: Callable[[Exchange], None] | None = None
     """Called at the end of each exchange, if somebody follows them."""
     _told: set[object] = field(default_factory=set)
+
+    @property
+    def exchanges(self) -> set[Exchange]:
+        """The open exchanges: losses, budgets, notices and the end of the process look here. A call
+        in the lane becomes a whole exchange by that."""
+        for lane in [*self.lanes]:
+            lane.whole()
+        return self.open
 
     def see_head(
         self, exchange: Exchange, locations: Sequence[str], challenges: Sequence[str]

@@ -72,6 +72,10 @@ class Upstream:
         self._has_answered = False
         self.wire.asked, self.wire.state = method, "head"
 
+    def serve(self, exchange: Asking) -> None:
+        """Answer another exchange, which goes on in place of the one that has asked."""
+        self._exchange = exchange
+
     def receive(self, data: bytes) -> None:
         """Take bytes from the upstream."""
         exchange = self._exchange

@@ -256,6 +256,7 @@ class Proxy:
             others.insert(0, partial(self.around.tell, name))
         counted = self.statistics.setdefault(name, Statistics())
         policy.observe = counted.observer(time.time, self.log.tell_of, others)
+        policy.note_plain = None if others else counted.note_plain
 
     def end(self, why: str) -> None:
         """End one server of several: what its clients wait for is answered with an error."""

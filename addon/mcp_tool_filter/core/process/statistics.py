@@ -102,6 +102,12 @@ class Statistics:
 
         return observe
 
+    def note_plain(self, tool: str | None) -> None:
+        """Count a plain call that is forwarded, or without a tool its result."""
+        self.messages += 1
+        if tool is not None:
+            self._count(self.calls, tool)
+
     def note(self, judged: Judged, now: float) -> None:
         """Count a message and its verdict."""
         self.messages += 1
@@ -126,6 +132,10 @@ class Statistics:
             if not isinstance(answer, Response) or (answer.result and not is_tool_error(answer)):
                 return
             counter = self.failed_calls
+        self._count(counter, tool)
+
+    @staticmethod
+    def _count(counter: Counter[str], tool: str) -> None:
         if tool in counter:  # the keys are names as they are shown
             counter[tool] += 1
         else:

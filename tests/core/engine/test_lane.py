@@ -1,0 +1,497 @@
+"""The lane does what the whole way would do: both get the same, and what comes out is compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_tool_filter.core.conversation.memory import example
+from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.core.engine.lane import Lane, is_plain_result, may_take, plain_call
+from mcp_tool_filter.core.engine.service import Service
+from mcp_tool_filter.core.http.listener import Listener
+from mcp_tool_filter.core.policy.config import parse_config
+from mcp_tool_filter.core.process.statistics import Statistics
+from tests.attacks.hostile_requests import ATTACKS
+from tests.core.engine.table import Client, Table
+from tests.raw_client import MCP_HEADERS, post
+from tests.raw_upstream import SSE_HEAD, answer, chunk
+
+HEAD = MCP_HEADERS + b"Mcp-Session-Id: s1\r\nMCP-Protocol-Version: 2025-06-18\r\n"
+INITIALIZE = (
+    b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18",'
+    b'"capabilities":{},"clientInfo":{"name":"c","version":"1"}}}'
+)
+OPENED = answer(
+    b'{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},'
+    b'"serverInfo":{"name":"u","version":"1"}}}'
+).replace(b"\r\n\r\n", b"\r\nMcp-Session-Id: s1\r\n\r\n", 1)
+LIST = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
+TOOLS = (
+    b'{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"read","inputSchema":{}},'
+    b'{"name":"wipe","description":"secret-of-wipe","inputSchema":{}}]}}'
+)
+CALL = (
+    b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"read","arguments":{"a":1}}}'
+)
+RESULT = b'{"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text","text":"x"}]}}'
+ERROR = b'{"jsonrpc":"2.0","id":7,"error":{"code":-1,"message":"no"}}'
+
+type Act = Callable[[Table, Client], object]
+
+
+def says(raw: bytes) -> Act:
+    return lambda table, _client: table.link.says(raw)
+
+
+@dataclass
+class Ready:
+    """A table with an open session, whose client has listed the tools and called one."""
+
+    table: Table
+    client: Client
+    counted: Statistics
+    lanes: int = 0
+
+
+def ready(*, has_lane: bool, head: bytes = HEAD, **options: Any) -> Ready:
+    fetched = replace(example("read", "wipe"), endpoint="/mcp", sessions=True)
+    table = Table(fetched=fetched, **options)
+    counted, policy = Statistics(), table.listener.policy
+    it = Ready(table, table.client(), counted)
+    policy.observe = counted.observer(lambda: 0.0, lambda _judged: None, ())
+
+    def note_plain(tool: str | None) -> None:
+        it.lanes += tool is not None
+        counted.note_plain(tool)
+
+    policy.note_plain = note_plain
+    table.service.has_lane = has_lane
+    for said, answered in ((INITIALIZE, OPENED), (LIST, answer(TOOLS)), (CALL, answer(RESULT))):
+        it.client.says(post(said, headers=MCP_HEADERS if said is INITIALIZE else head))
+        table.link.says(answered)
+    assert it.client.taken().endswith(RESULT)
+    it.lanes = 0
+    return it
+
+
+def heard(it: Ready, body: bytes, acts: Sequence[Act], head: bytes) -> dict[str, object]:
+    """Return all that can be seen from outside."""
+    table, client = it.table, it.client
+    before = len(table.link.got)
+    client.says(post(body, headers=head))
+    for act in acts:
+        act(table, client)
+        table.serve_others()
+    policy = table.listener.policy
+    return {
+        "client": client.got,
+        "upstream": [table.links[0].got[before:], *(link.got for link in table.links[1:])],
+        "open": [(link.is_open, link.is_held) for link in table.links],
+        "client is open": (client.is_open, client.was_aborted, client.is_held),
+        "counts": it.counted,
+        "exchanges": len(table.service.exchanges),
+        "sessions": [
+            (key, session.has_acted, bool(session.who))
+            for key, _, session in table.listener.sessions
+        ],
+        "kinds": len(policy.kinds),
+    }
+
+
+def compared(
+    body: bytes, *acts: Act, head: bytes = HEAD, **options: Any
+) -> tuple[bool, dict[str, object]]:
+    """Let a call go both ways; return whether the lane took it, and what was seen."""
+    seen = []
+    for has_lane in (True, False):
+        it = ready(has_lane=has_lane, head=head, **options)
+        seen.append((it.lanes, heard(it, body, acts, head), it.lanes))
+    (_, short, taken), (_, whole, never) = seen
+    assert never == 0
+    assert short == whole
+    return taken > 0, whole
+
+
+def test_a_plain_call_takes_the_lane_both_ways() -> None:
+    it = ready(has_lane=True)
+    it.client.says(post(CALL, headers=HEAD))
+    [lane] = it.table.service.lanes
+    assert isinstance(lane, Lane)
+    assert not it.table.service.open
+    it.table.link.says(answer(RESULT))
+    assert it.client.got.endswith(RESULT)
+    assert not it.table.service.lanes
+    assert (it.counted.messages, it.counted.calls["read"]) == (8, 2)
+
+
+PLAIN = [
+    CALL,
+    CALL.replace(b',"arguments":{"a":1}', b""),
+    CALL.replace(b":7,", b':"a-1",'),
+    CALL.replace(b'{"a":1}}', b'{},"_meta":{"progressToken":3}}'),
+    CALL.replace(b'{"a":1}', b'{"n":[{"name":"wipe"},{"a":1,"a":2}],"t":"\xc3\xa9\xe2\x80\xa8"}'),
+    json.dumps(json.loads(CALL)).encode(),
+    b'{"method":"tools/call","params":{"arguments":{},"name":"read"},"id":7,"jsonrpc":"2.0"}',
+]
+
+
+@pytest.mark.parametrize("body", PLAIN)
+def test_plain_calls_take_the_lane(body: bytes) -> None:
+    id = json.dumps(json.loads(body)["id"]).encode()
+    taken, whole = compared(body, says(answer(RESULT.replace(b":7,", b":" + id + b","))))
+    assert taken
+    assert whole["upstream"][-1].endswith(b"\r\n\r\n" + body)  # type: ignore[index]
+
+
+NOT_PLAIN = [
+    CALL.replace(b'"read"', b'"wipe"'),
+    CALL.replace(b'"read"', b'"unknown"'),
+    CALL.replace(b'"read"', b'"re\\u0061d"'),
+    CALL.replace(b'"read"', b'"wipe","name":"read"'),
+    CALL.replace(b'"read"', b'"read","name":"wipe"'),
+    CALL.replace(b'"name"', b'"n\\u0061me"'),
+    CALL.replace(b'"params":{', b'"params":{"name":"wipe"},"params":{'),
+    CALL.replace(b'"params":{', b'"Params":{"name":"wipe"},"params":{'),
+    CALL.replace(b'"id":7', b'"id":1,"id":7'),
+    CALL.replace(b'"id":7,', b""),
+    CALL.replace(b'"id":7', b'"id":null'),
+    CALL.replace(b'"id":7', b'"id":7.0'),
+    CALL.replace(b'"id":7', b'"id":07'),
+    CALL.replace(b'"id":7', b'"id":"\xff"'),
+    CALL.replace(b"tools/call", b"tools/list"),
+    CALL.replace(b"tools/call", b"tools\\/call"),
+    CALL.replace(b'{"a":1}', b"[]"),
+    CALL.replace(b'{"a":1}', b"null"),
+    CALL.replace(b'{"a":1}', b'{"a":"\\ud800"}'),
+    CALL.replace(b'{"a":1}', b'{"a":NaN}'),
+    CALL.replace(b'{"a":1}', b'{"a":"\xff"}'),
+    CALL.replace(b'{"a":1}', b'{"a":"\x01"}'),
+    CALL.replace(b'{"a":1}', b'{"a":%b1%b}' % (b"[" * 200, b"]" * 200)),
+    CALL.replace(b'{"a":1}', b'{"a":1},"task":{}'),
+    CALL.replace(b'{"a":1}', b'{"a":1},"_meta":{"io.modelcontextprotocol/clientInfo":{}}'),
+    CALL.replace(b'{"a":1}', b'{"a":"%b"}' % (b"x" * 300_000)),
+    b"[" + CALL + b"]",
+    b"\xef\xbb\xbf" + CALL,
+    CALL + b"\n" + CALL,
+    CALL[:-1],
+    b" " + CALL,
+    CALL.replace(b'"2.0"', b'"2.0","jsonrpc":"2.0"'),
+    CALL.replace(b'"2.0"', b'"1.0"'),
+    CALL.replace(b'"2.0"', b"2.0"),
+]
+
+
+@pytest.mark.parametrize("body", NOT_PLAIN, ids=range(len(NOT_PLAIN)))
+def test_all_other_calls_go_the_whole_way(body: bytes) -> None:
+    taken, _ = compared(body, says(answer(RESULT)))
+    assert not taken
+
+
+ANSWERS = {
+    "result": answer(RESULT),
+    "chunked": b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked"
+    b"\r\n\r\n" + chunk(RESULT) + b"0\r\n\r\n",
+    "other order": answer(b'{"result":{"content":[]},"jsonrpc":"2.0","id":7}'),
+    "is error": answer(RESULT.replace(b"]}}", b'],"isError":true}}')),
+    "is no error": answer(RESULT.replace(b"]}}", b'],"isError":false}}')),
+    "meta": answer(RESULT.replace(b"]}}", b'],"_meta":{"a":1}}}')),
+    "a list": answer(TOOLS.replace(b'"id":1', b'"id":7')),
+    "a list twice": answer(RESULT.replace(b'"content"', b'"tools":[{"name":"wipe"}],"content"')),
+    "tools in the meta": answer(
+        RESULT.replace(b"]}}", b'],"_meta":{"tools":[{"name":"wipe","inputSchema":{}}]}}}')
+    ),
+    "content twice": answer(RESULT.replace(b'"content"', b'"content":[],"content"')),
+    "another id": answer(RESULT.replace(b":7,", b":8,")),
+    "id as text": answer(RESULT.replace(b":7,", b':"7",')),
+    "two ids": answer(RESULT.replace(b":7,", b':7,"id":7,')),
+    "error": answer(ERROR),
+    "error beside": answer(RESULT.replace(b',"result"', b',"error":{},"result"')),
+    "notification": answer(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'),
+    "batch": answer(b"[" + RESULT + b"]"),
+    "two values": answer(RESULT + RESULT),
+    "not JSON": answer(b"hello"),
+    "empty": answer(b""),
+    "bad UTF-8": answer(RESULT.replace(b'"x"', b'"\xff"')),
+    "control": answer(RESULT.replace(b'"x"', b'"\x00"')),
+    "deep": answer(RESULT.replace(b'"x"', b"[" * 300 + b"]" * 300)),
+    "404": answer(RESULT, status="404 Not Found"),
+    "202": answer(b"", status="202 Accepted"),
+    "401": answer(b"no", status="401 Unauthorized"),
+    "101": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+    "session": OPENED.replace(OPENED.partition(b"\r\n\r\n")[2], RESULT).replace(
+        b"Content-Length: %d" % len(OPENED.partition(b"\r\n\r\n")[2]),
+        b"Content-Length: %d" % len(RESULT),
+    ),
+    "a redirect": answer(RESULT).replace(b"\r\n", b"\r\nLocation: http://other/\r\n", 1),
+    "coded": answer(RESULT).replace(b"\r\n", b"\r\nContent-Encoding: gzip\r\n", 1),
+    "other kind": answer(RESULT, kind="text/plain"),
+    "charset": answer(RESULT, kind="application/json; charset=utf-16"),
+    "event": SSE_HEAD + chunk(b"data: " + RESULT + b"\n\n") + b"0\r\n\r\n",
+    "whole event": answer(b"data: " + RESULT + b"\n\n", kind="text/event-stream"),
+    "event with a list": answer(
+        b"data: " + TOOLS + b"\n\ndata: " + RESULT + b"\n\n", kind="text/event-stream"
+    ),
+    "cut": answer(RESULT)[:-3],
+    "closes": answer(RESULT).replace(b"\r\n", b"\r\nConnection: close\r\n", 1),
+    "two answers": answer(RESULT) + answer(RESULT),
+    "not HTTP": b"hello\r\n\r\n",
+    "date": answer(RESULT).replace(b"\r\n", b"\r\nDate: today\r\nX-A: b\r\n", 1),
+}
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("name", ANSWERS)
+def test_whatever_answers_a_plain_call_comes_out_the_same(name: str, pieces: int) -> None:
+    raw = ANSWERS[name]
+    size = -(-len(raw) // pieces)
+    acts = [says(raw[at : at + size]) for at in range(0, len(raw), size)]
+    taken, _ = compared(CALL, *acts)
+    assert taken
+    compared(CALL, *acts, lambda table, _client: table.link.ends())
+
+
+def edit(table: Table, _client: Client) -> None:
+    table.listener.policy.adopt(parse_config(deny=["^read"]))
+
+
+def list_changes(table: Table, _client: Client) -> None:
+    table.listener.policy.kinds.note_change_for_all()
+
+
+def reads_slowly(_table: Table, client: Client) -> None:
+    client.engine.held(True)
+
+
+def gives_up(table: Table, _client: Client) -> None:
+    for one in list(table.service.exchanges):
+        one.give_up()
+
+
+def loses(table: Table, _client: Client) -> None:
+    for one in list(table.service.exchanges):
+        one.lose("gone")
+
+
+MEANWHILE: dict[str, Act] = {
+    "the client leaves": lambda _table, client: client.leaves(),
+    "the upstream leaves": lambda table, _client: table.link.ends(),
+    "somebody asks for the exchanges": lambda table, _client: table.service.exchanges,
+    "they are given up": gives_up,
+    "the upstream is lost": loses,
+    "the policy is edited": edit,
+    "the list changes": list_changes,
+    "the client reads slowly": reads_slowly,
+    "the process ends": lambda table, _client: setattr(table.service, "is_ending", True),
+    "the process drains": lambda table, _client: setattr(table.service, "is_draining", True),
+    "more requests come": lambda _table, client: client.says(post(CALL, headers=HEAD)),
+    "a bad request comes": lambda _table, client: client.says(b"x\r\n\r\n"),
+    "time passes": lambda _table, client: client.engine.tick(1e9),
+}
+
+
+@pytest.mark.parametrize("answered", ["result", "error", "event", "a list", "cut"])
+@pytest.mark.parametrize("name", MEANWHILE)
+def test_whatever_happens_to_a_plain_call_comes_out_the_same(name: str, answered: str) -> None:
+    def ended(table: Table, _client: Client) -> None:
+        if table.link.is_open:
+            table.link.says(ANSWERS[answered])
+
+    taken, _ = compared(CALL, MEANWHILE[name], ended, lambda table, client: client.leaves())
+    assert taken
+
+
+def later(table: Table, _client: Client) -> None:
+    while table.connecting:
+        table.open_for(table.connecting.pop())
+
+
+@pytest.mark.parametrize("name", MEANWHILE)
+def test_while_it_waits_for_a_connection_the_same_may_happen(name: str) -> None:
+    seen = []
+    for has_lane in (True, False):
+        it = ready(has_lane=has_lane)
+        it.table.idle.clear()
+        it.table.connects_later = True
+
+        def ended(table: Table, _client: Client) -> None:
+            if len(table.links) > 1 and table.link.is_open and table.link.got:
+                table.link.says(answer(RESULT))
+
+        acts = [MEANWHILE[name], later, ended]
+        if name == "the upstream leaves":
+            acts = [later, MEANWHILE[name]]
+        seen.append(heard(it, CALL, acts, HEAD))
+        assert it.lanes == has_lane + (has_lane and name == "more requests come" and it.lanes == 2)
+    assert seen[0] == seen[1]
+
+
+def test_an_unreachable_upstream_is_told_as_usual() -> None:
+    for refuses in (True, False):
+
+        def act(table: Table, _client: Client, refuses: bool = refuses) -> None:
+            table.refuses = refuses
+
+        it = [ready(has_lane=has_lane) for has_lane in (True, False)]
+        for one in it:
+            one.table.idle.clear()
+            one.table.refuses = refuses
+        short, whole = (heard(one, CALL, [], HEAD) for one in it)
+        assert short == whole
+
+
+# At random
+
+
+NAMES = ["read", "wipe", "unknown", "re ad", "", "READ"]
+SPACES = st.sampled_from([b"", b"", b"", b" ", b"\n"])
+VALUES = st.sampled_from([
+    b"{}", b'{"a":1}', b"[]", b"null", b"1", b'"x"', b'{"name":"wipe"}', b'{"a":{"b":[1,2]}}',
+    b'{"a":"\\ud83d\\ude00"}', b'{"a":1,"a":2}', b'{"a":-0}', b'{"a":1e999}', b'{"a":"\\/"}',
+    b"{\"a\":'x'}", b"{a:1}", b'{"a":1,}', b'{"a":' + b"9" * 5000 + b"}", b'{"a":"\x7f"}',
+    b'{"a":"\xed\xa0\x80"}', b'{"a":"\xf0\x9f\x98\x80"}', b"true", b'{"progressToken":1}',
+    b'{"progressToken":"x","a":1}',
+])  # fmt: skip
+KEYS = st.sampled_from([
+    b'"jsonrpc"', b'"id"', b'"method"', b'"params"', b'"name"', b'"arguments"', b'"_meta"',
+    b'"Name"', b'"nam\\u0065"', b'"task"', b'"result"', b'""',
+])  # fmt: skip
+
+
+@st.composite
+def objects(draw: st.DrawFn, members: Sequence[tuple[bytes, st.SearchStrategy[bytes]]]) -> bytes:
+    """An object with these members, mostly each once, sometimes others or in another spelling."""
+    chosen = [(key, draw(value)) for key, value in members if draw(st.integers(0, 19))]
+    if not draw(st.integers(0, 3)):
+        chosen.append((draw(KEYS), draw(VALUES)))
+    if draw(st.booleans()):
+        chosen = draw(st.permutations(chosen))
+    space = draw(SPACES)
+    inside = (b"," + space).join(key + space + b":" + space + value for key, value in chosen)
+    return b"{" + space + inside + space + b"}"
+
+
+IDS = st.sampled_from([b"7", b'"7"', b'"a b"', b"1.0", b"null", b"-1", b"99999999999999999", b"7"])
+PARAMS = objects([
+    (b'"name"', st.sampled_from([json.dumps(name).encode() for name in NAMES[:1] * 5 + NAMES])),
+    (b'"arguments"', VALUES),
+])  # fmt: skip
+CALLS = objects([
+    (b'"jsonrpc"', st.sampled_from([b'"2.0"'] * 5 + [b'"1.0"', b"2"])), (b'"id"', IDS),
+    (b'"method"', st.sampled_from([b'"tools/call"'] * 7 + [b'"tools/list"', b'"ping"'])),
+    (b'"params"', PARAMS),
+])  # fmt: skip
+RESULTS = objects([
+    (b'"content"', st.sampled_from([b"[]", b'[{"type":"text","text":"x"}]', b"{}", b"1"])),
+    (b'"isError"', st.sampled_from([b"false", b"true", b"null"])),
+])  # fmt: skip
+REPLIES = objects([(b'"jsonrpc"', st.just(b'"2.0"')), (b'"id"', IDS), (b'"result"', RESULTS)])
+
+
+@settings(max_examples=150, deadline=None)
+@given(call=CALLS, reply=REPLIES)
+def test_random_calls_and_results_come_out_the_same(call: bytes, reply: bytes) -> None:
+    compared(call, says(answer(reply)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    at=st.integers(0, len(CALL)), gone=st.integers(0, 3), new=st.binary(max_size=3),
+    there=st.integers(0, len(RESULT)), lost=st.integers(0, 3), other=st.binary(max_size=3),
+)  # fmt: skip
+def test_damaged_calls_and_results_come_out_the_same(
+    at: int, gone: int, new: bytes, there: int, lost: int, other: bytes
+) -> None:
+    reply = RESULT[:there] + other + RESULT[there + lost :]
+    compared(CALL[:at] + new + CALL[at + gone :], says(answer(reply)))
+
+
+def test_no_attack_comes_through_the_lane() -> None:
+    """Each body of the attacks, in a session, behind a head that is remembered."""
+    bodies = {one.raw.partition(b"\r\n\r\n")[2] for one in ATTACKS}
+    renamed = {one.replace(b"wipe_disk", b"wipe").replace(b"read_file", b"read") for one in bodies}
+    for body in sorted(renamed, key=len):
+        if 0 < len(body) < 20_000 and (call := plain_call(body)) is not None:
+            compared(body, says(answer(RESULT)))
+            assert call.tool != "wipe" or b"wipe" not in ready(has_lane=True).table.link.got
+
+
+# What the lane must know
+
+
+HARMLESS = {
+    # It reads them, or they cannot concern a plain call.
+    Service: "listener authority effects name seats limits open lanes has_lane route is_ending "
+    "is_draining learns_logins suspect note_end_of_stream is_visit may_be_login before_judging "
+    "before_sending connect before_answering rewrite_refusal rewrite_body note_over _told",
+    Listener: "upstream policy names keeps_host is_forward called mount sessions _hash_key legacy "
+    "cors logins",
+    PolicyInForce: "config fetched observe note_plain propagate clock links answer_upstream "
+    "tell_hidden rules_at_work keeps_requests reads_in_steps held kinds judged _whole",
+}
+
+
+@pytest.mark.parametrize("kind", HARMLESS)
+def test_a_new_hook_is_known_to_the_lane(kind: Any) -> None:
+    """Whoever adds one decides here whether ``may_take`` has to ask for it."""
+    assert {one.name for one in dataclasses.fields(kind)} == set(HARMLESS[kind].split())
+
+
+CLOSED: dict[str, Callable[[Table], object]] = {
+    "observer": lambda table: setattr(table.listener.policy, "note_plain", None),
+    "link": lambda table: setattr(table.listener.policy, "links", (object(),)),
+    "trace": lambda table: setattr(table.listener.policy, "propagate", object()),
+    "requests": lambda table: setattr(table.listener.policy, "keeps_requests", True),
+    "forward": lambda table: setattr(table.listener, "is_forward", True),
+    "host": lambda table: setattr(table.listener, "keeps_host", True),
+    "stream": lambda table: table.listener.legacy.endpoints.update({"/m": []}),
+    **{
+        name: lambda table, name=name: setattr(table.service, name, object())  # type: ignore[misc]
+        for name in (
+            "before_sending", "before_answering", "rewrite_body", "note_over", "connect",
+            "is_ending", "learns_logins",
+        )
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_whoever_wants_to_see_more_closes_the_lane(name: str) -> None:
+    it = ready(has_lane=True)
+    assert may_take(it.table.service)
+    CLOSED[name](it.table)
+    assert not may_take(it.table.service)
+
+
+@pytest.mark.parametrize(
+    "options", [{"shadow": "true"}, {"paths": "mcp"}, {"message_limit": "100KB"}]
+)
+def test_options_that_need_the_whole_way_close_the_lane(options: dict[str, Any]) -> None:
+    assert not may_take(ready(has_lane=True, **options).table.service)
+
+
+@pytest.mark.parametrize("head", [
+    HEAD.replace(b"s1", b"s2"), HEAD + b"Authorization: Bearer x\r\n", HEAD + b"Mcp-Name: read\r\n",
+    HEAD + b"X-User: ann\r\n", HEAD + b"Content-Encoding: gzip\r\n", HEAD + b"Origin: null\r\n",
+    MCP_HEADERS,
+])  # fmt: skip
+def test_other_heads_go_the_whole_way(head: bytes) -> None:
+    it = ready(has_lane=True)
+    for _ in range(3):
+        it.client.says(post(CALL, headers=head))
+        if it.table.link.got.endswith(CALL):
+            it.table.link.says(answer(RESULT))
+    assert it.lanes == 0
+
+
+def test_what_is_plain_is_said_in_bytes() -> None:
+    assert plain_call(CALL) == (b"7", "read")
+    assert is_plain_result(RESULT, b"7")
+    assert not is_plain_result(RESULT, b"8")
