@@ -507,8 +507,10 @@ class Conversation:
         decide. (The patterns in force at the end do.)"""
         message = yield from with_pauses(parse_in_steps(raw, self.policy.config.limits))
         yield LET_OTHERS_GO_ON
+        asked = self.exchanges.answered_by(message)
+        if asked and not asked.is_unusual and isinstance(message, Response) and message.listing:
+            yield from self._kind_of(asked).foresee(cast("Listing", message.listing))
         if catalog := self.policy.config.catalog:
-            asked = self.exchanges.answered_by(message)
             yield from catalog.judge_ahead(message, asked.method if asked else "")
         decision = self._read_from_upstream(raw, judged, message)
         return (yield from decision) if waits(decision) else decision

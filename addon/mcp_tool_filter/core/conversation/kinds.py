@@ -165,6 +165,11 @@ class Kind:
             return judged
         return self._judge_page(self._next, page, pins=pins)
 
+    def foresee(self, page: Listing) -> Deciding[None]:
+        """Read the hints in a long list, with pauses; to judge it is quick then."""
+        if self._next is not None and self._listed is None:
+            yield from self._next.foresee(page)
+
     def _note_changed(self, page: Iterable[Definition], judged: Snapshot) -> Deciding[None]:
         """Hide the tools whose definitions on a page are other ones than the lock has."""
         exposed, locked = judged.allowed.names, self._config.choice.locked

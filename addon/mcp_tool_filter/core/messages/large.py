@@ -29,6 +29,7 @@ import re
 from codecs import utf_8_decode
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from json.decoder import scanstring  # type: ignore[attr-defined]  # as messages.scan does
 
 from mcp_tool_filter.core.errors import ProtocolError
@@ -50,6 +51,7 @@ from mcp_tool_filter.core.messages.scan import (
     skip_value,
 )
 from mcp_tool_filter.core.messages.skim import member_reader, spans_of
+from mcp_tool_filter.core.messages.tools import Definition, parse_listing, read_definition
 
 SIMPLE_ID = rb'(?:0|[1-9][0-9]{0,15})|"[A-Za-z0-9_.:-]{0,64}"'
 """An id in the only usual spelling."""
@@ -210,18 +212,24 @@ def parse_in_steps(raw: bytes, limits: Limits) -> Generator[None, None, Message]
     with suppress(ProtocolError, ValueError, IndexError, RecursionError):  # as the whole will tell
         if (start := _start_of_tools(text)) is not None:
             tools: list[Value] = []
+            definitions: list[Definition] = []
             pause_at = start + _STEP
             for tool in _elements(
                 text, start, lambda at: read_value(text, at, A_TOOL, room, budget)
             ):
                 tools.append(tool)
+                definitions.append(read_definition(text, tool))
                 if tool.end > pause_at:
                     yield
                     pause_at = tool.end + _STEP
             budget.take(len(tools))
             end = after_space(text, tools[-1].end if tools else start + 1) + 1
             known[start] = Value(start, end, elements=tuple(tools))
-    return parse_message(raw, limits, known)
+    message = parse_message(raw, limits, known)
+    if known and isinstance(message, Response):
+        with suppress(ProtocolError):  # some reader may find another list: the judge will tell
+            return replace(message, listing=parse_listing(message, tuple(definitions)))
+    return message
 
 
 def _runs_of_tools(text: str) -> Iterator[_Run]:

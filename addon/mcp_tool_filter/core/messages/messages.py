@@ -182,6 +182,8 @@ class Response:
     result: Value | None = field(default=None, repr=False)
     """None if it is an error."""
     place: Place = field(default_factory=Place, repr=False)
+    listing: object = field(default=None, repr=False, compare=False)
+    """The list of tools in it (``tools.Listing``), if that was read in steps."""
 
 
 @frozen

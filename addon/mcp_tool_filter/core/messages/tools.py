@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.messages.limits import META_REVISION, Limits, frozen
@@ -194,11 +194,16 @@ def _is_usual(place: Place, meta: Value | None) -> bool:
     return all(key in _META or key.startswith(_OF_MCP) for key in meta.named)
 
 
-def parse_listing(message: Single) -> Listing | None:
+def parse_listing(
+    message: Single, definitions: tuple[Definition, ...] | None = None
+) -> Listing | None:
     """Return the tool list that a message carries, or None if it carries none.
 
-    Raises ProtocolError for anything that some reader may take for a list.
+    Its ``definitions`` may have been read before. Raises ProtocolError for anything that some
+    reader may take for a list.
     """
+    if isinstance(message, Response) and message.listing is not None:
+        return cast("Listing", message.listing)
     holder = message.result if isinstance(message, Response) else message.params
     if holder is None or holder.members is None:
         return None
@@ -210,7 +215,10 @@ def parse_listing(message: Single) -> Listing | None:
     tools = holder.named.get("tools")
     if tools is None or tools.elements is None or len(alike) > 1:
         raise ProtocolError("a tool list that could be read in two ways")
-    return _listing(message.place, holder, tools)
+    if definitions is None:
+        text = message.place.text
+        definitions = tuple(read_definition(text, element) for element in tools.elements)
+    return _listing(message.place, holder, tools, definitions)
 
 
 HIDDEN_TOOL = "the definition of a hidden tool outside of a tool list"
@@ -420,7 +428,9 @@ def _plain_key(key: str) -> str:
     return fold_key(key).replace("_", "")
 
 
-def _listing(place: Place, holder: Value, tools: Value) -> Listing:
+def _listing(
+    place: Place, holder: Value, tools: Value, definitions: tuple[Definition, ...]
+) -> Listing:
     cursor = holder.get("nextCursor")
     edits = cache_edits(place.text, holder)
     members = [
@@ -443,7 +453,7 @@ def _listing(place: Place, holder: Value, tools: Value) -> Listing:
             with_edits(place.text, tools.end, place.end, edits),
         )
     return Listing(
-        definitions=tuple(_definition(place.text, element) for element in tools.elements or ()),
+        definitions=definitions,
         next_cursor=cursor.text if cursor else None,
         frame=("{" + ",".join(before), ",".join(after) + "}"),
         head=place.text[place.start : tools.start],
@@ -560,7 +570,8 @@ def removed(holder: Value, members: Sequence[Member]) -> Iterator[Edit]:
             yield Edit(member.start, after, "")
 
 
-def _definition(text: str, element: Value) -> Definition:
+def read_definition(text: str, element: Value) -> Definition:
+    """Return the definition of a tool that stands in a list."""
     keys = [fold_key(member.key) for member in element.members or ()]
     name = element.named.get("name")
     return Definition(

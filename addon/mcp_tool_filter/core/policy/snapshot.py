@@ -289,8 +289,8 @@ class _Sorting:
     matched: Counter[Pattern] = field(default_factory=Counter)
     judged: int = 0
     faults: list[str] = field(default_factory=list)
-    foreseen: dict[int, Hider | None] = field(default_factory=dict)
-    """What hides definitions that were looked at before, by their ``id``."""
+    foreseen: dict[str, tuple[bytes, Hider | None]] = field(default_factory=dict)
+    """Definitions that were looked at before, and what hides them, by name."""
 
     def judge(self, definition: Definition) -> Standing:
         """Tell whether a tool is exposed, denied, or cannot be exposed (unknown)."""
@@ -307,8 +307,9 @@ class _Sorting:
         hits = self.choice.hits(name)
         self.matched.update(hits)
         self.judged += 1
-        if id(definition) in self.foreseen:  # to read its hints twice would take as long again
-            by = self.foreseen[id(definition)]
+        before = self.foreseen.get(name)
+        if before and before[0] is definition.raw:  # to read its hints again would take as long
+            by = before[1]
         else:
             by = self.choice.hiding(name, definition.raw, hits=hits)
         if by is not None:
@@ -446,6 +447,7 @@ def means_the_same(one: bytes, other: bytes) -> bool:
     return one == other or bool(json.loads(one, parse_int=str) == json.loads(other, parse_int=str))
 
 
+_AT_A_TIME = 100  # definitions whose hints are read without a pause
 _LONGEST_LIST = 80 * MEBIBYTE  # bytes; longer lists are not pinned, only judged by pattern
 
 
@@ -487,8 +489,8 @@ class UnlistedTools:
         allowed = Definitions()
         if sorting.choice.lock is not None:
             self._deny_changed(page, pins=pins)
-        if pins and sorting.choice.needs_definitions:
-            self._foresee(page)
+        if pins:
+            at_once(self.foresee(page))
         for one in page.definitions:
             name = one.name or ""
             if pins and name not in self.pinned and self.size <= _LONGEST_LIST:
@@ -514,15 +516,20 @@ class UnlistedTools:
                     self.pinned[one.name] = one
                     self.size += len(one.raw)
 
-    def _foresee(self, page: Listing) -> None:
+    def foresee(self, page: Listing) -> Deciding[None]:
         """Note the tools that a page's definitions hide: no other of its tools may carry one."""
+        if not self._sorting.choice.needs_definitions:
+            return
         first = {one.name: one for one in reversed(page.definitions) if not one.problem}
-        for one in first.values():
-            if one.name is not None and one.name not in self._known:
+        for number, one in enumerate(first.values()):
+            is_known = one.name in self._known or one.name in self._sorting.foreseen
+            if one.name is not None and not is_known:
                 by = self._sorting.choice.hiding(one.name, one.raw)
-                self._sorting.foreseen[id(one)] = by
+                self._sorting.foreseen[one.name] = one.raw, by
                 if by:
                     self._known[one.name] = by
+                if number % _AT_A_TIME == 0:
+                    yield LET_OTHERS_GO_ON
 
     def _pin(self, definition: Definition) -> None:
         """Remember the first definition of a tool."""
