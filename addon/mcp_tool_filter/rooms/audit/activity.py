@@ -87,8 +87,8 @@ class Activity:
         seconds = time.monotonic() - self._begun
         if self._as_json:
             now = Timestamps().write(time.time())
-            said = {"time": now, "event": "summary", "seconds": round(seconds, 3)}
-            return json.dumps({**said, **self.summary.as_json()}, ensure_ascii=False)
+            event = {"time": now, "event": "summary", "seconds": round(seconds, 3)}
+            return json.dumps({**event, **self.summary.as_json()}, ensure_ascii=False)
         return "\n".join(summary_lines(self.summary, seconds))
 
     def _line(self, entry: Entry) -> str:

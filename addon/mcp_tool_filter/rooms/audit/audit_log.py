@@ -77,8 +77,8 @@ def is_part(name: str) -> bool:
 
 def parts_of(path: Path) -> list[Path]:
     """Return the parts beside a log that are in use, or were."""
-    found = path.parent.glob(f"{glob.escape(path.name)}.pid*")
-    return sorted(one for one in found if _PART.fullmatch(one.name))
+    parts = path.parent.glob(f"{glob.escape(path.name)}.pid*")
+    return sorted(part for part in parts if _PART.fullmatch(part.name))
 
 
 def age_of(path: Path) -> tuple[bool, str, int]:
@@ -95,8 +95,8 @@ def age_of(path: Path) -> tuple[bool, str, int]:
 def asides_of(path: Path) -> list[Path]:
     """Return the files that this one continues, the newest first."""
     found = [
-        one for one in path.parent.glob(f"{glob.escape(path.name)}.*")
-        if one.name != path.name and chain_of(one.name) == path.name
+        rotated for rotated in path.parent.glob(f"{glob.escape(path.name)}.*")
+        if rotated.name != path.name and chain_of(rotated.name) == path.name
     ]  # fmt: skip
     return sorted(found, key=age_of, reverse=True)
 
@@ -326,7 +326,7 @@ class AuditWriter:
             self._handle = -1
         if self._handle < 0:
             self._open()
-        rendered = [one if isinstance(one, bytes) else render(one) for one in entries]
+        rendered = [entry if isinstance(entry, bytes) else render(entry) for entry in entries]
         if dropped := self.dropped:
             rendered.insert(0, render(self._event("dropped", count=dropped)))
         if not rendered:
@@ -343,7 +343,7 @@ class AuditWriter:
         self._rotate_if_due()
 
     def _forget(self, entries: list[_Queued]) -> None:
-        self._given += sum(held_by(one) for one in entries if isinstance(one, dict))
+        self._given += sum(held_by(entry) for entry in entries if isinstance(entry, dict))
         entries.clear()
 
     def _put(self, data: bytes) -> None:
@@ -406,8 +406,8 @@ class AuditWriter:
         now = self._now()
         first = os.pread(handle, _LONGEST_LINE, 0).partition(b"\n")[0]
         with suppress(ValueError, KeyError, TypeError):
-            said = datetime.fromisoformat(orjson.loads(first)["time"]).timestamp()
-            return min(said, now)  # the clock may have been set back
+            begun = datetime.fromisoformat(orjson.loads(first)["time"]).timestamp()
+            return min(begun, now)  # the clock may have been set back
         return now
 
     def _continue(self, handle: int, path: Path) -> None:

@@ -69,9 +69,9 @@ def _suggest(seen: summary.LoggedCalls, typed: Given) -> int:
     refused = [name for name in without if name in seen.refused]
     unused = [name for name in without if name not in seen.refused]
     if "json" in typed:
-        unusual = [asdict(one) for one in summary.unusual_calls(seen)]
-        found = {"never_called": unused, "only_refused": refused, "unusual": unusual}
-        print(json.dumps({"calls": seen.total, **found}))
+        unusual = [asdict(call) for call in summary.unusual_calls(seen)]
+        suggestions = {"never_called": unused, "only_refused": refused, "unusual": unusual}
+        print(json.dumps({"calls": seen.total, **suggestions}))
         return 0
     print("\n".join(_suggestions(seen, unused, refused, sizes)))
     return 0
@@ -83,7 +83,7 @@ def _tools_of(typed: Given) -> tuple[list[str], dict[str, int]]:
     from mcp_tool_filter.cli.settings import gather, settle
 
     known = ask_now(settle(gather({"upstream": typed["upstream"]}, os.environ)))
-    sizes = {one.name: one.size for one in known.tools}
+    sizes = {tool.name: tool.size for tool in known.tools}
     return list(sizes), sizes
 
 
@@ -110,7 +110,7 @@ def _suggestions(
     unusual = summary.unusual_calls(seen)
     if unusual:
         yield "\nUnusual calls (they may be fine):"
-        yield from (f"  {one.time}  {one.tool}: {one.why}" for one in unusual)
+        yield from (f"  {call.time}  {call.tool}: {call.why}" for call in unusual)
     if seen.total < summary.FEWEST:
         yield f"\nFewer than {summary.FEWEST} calls: too few to judge sizes and rates"
     if not sizes:
@@ -170,7 +170,7 @@ def _parse_since(text: str) -> str:
 
 def _follow(paths: Sequence[Path], since: str, as_json: bool) -> int:
     show: Callable[[Entry], str] = json.dumps if as_json else line_for_people
-    in_use = [one for one in paths if audit_log.chain_of(one.name) == one.name] or paths[-1:]
+    in_use = [path for path in paths if audit_log.chain_of(path.name) == path.name] or paths[-1:]
     is_log = False
     for line in _growing(in_use):
         entry = parse_line(line)
@@ -191,14 +191,14 @@ def _growing(paths: Sequence[Path]) -> Iterator[bytes]:
                 if path not in followed:
                     followed[path] = _Followed(path)
             is_quiet = True
-            for line in _by_time(one.new_lines() for one in followed.values()):
+            for line in _by_time(log.new_lines() for log in followed.values()):
                 is_quiet = False
                 yield line
             if is_quiet:
                 time.sleep(_PAUSE)
     finally:
-        for one in followed.values():
-            one.file.close()
+        for log in followed.values():
+            log.file.close()
 
 
 class _Followed:
@@ -238,8 +238,8 @@ def _cannot_read(path: Path, error: OSError) -> StartError:
 def line_for_people(entry: Entry) -> str:
     """Return an entry as one short line."""
     if "event" in entry:
-        said = [entry.get(key) for key in ("time", "event", "count", "rule", "level", "message")]
-        return " ".join(shown(str(one)) for one in said if one is not None)
+        values = [entry.get(key) for key in ("time", "event", "count", "rule", "level", "message")]
+        return " ".join(shown(str(value)) for value in values if value is not None)
     took = entry.get("upstream_ms")
     parts = [
         entry.get("time"), entry.get("client") or "-", method_of(entry), subject_in(entry),
@@ -262,7 +262,7 @@ def _print_summary(found: summary.Summary, as_json: bool) -> None:
     counted = (("calls", found.calls), ("refused", found.refused), ("errors", +found.errors))
     for title, counts in counted:
         _print_first(title, [f"{n:>7}  {shown(name)}" for name, n in counts.most_common()])
-    busiest = sorted(found.by_session.items(), key=lambda one: -one[1].total())
+    busiest = sorted(found.by_session.items(), key=lambda session: -session[1].total())
     lines = (f"{n.total():>7}  {shown(caller)}: {_most_called(n)}" for caller, n in busiest)
     _print_first("calls by session", list(lines))
     slowest = [f"{took:>9.1f} ms  {shown(tool)}" for took, tool in reversed(found.slowest)]
@@ -298,8 +298,8 @@ def paths_of(files: Sequence[str]) -> list[Path]:
         raise UsageError(
             "Which file? mcp-tool-filter audit FILE", why="--audit-log FILE writes one"
         )
-    found = [one for file in map(Path, files) for one in (file, *audit_log.parts_of(file))]
-    return sorted({_identity(one): one for one in found}.values(), key=audit_log.age_of)
+    paths = [path for file in map(Path, files) for path in (file, *audit_log.parts_of(file))]
+    return sorted({_identity(path): path for path in paths}.values(), key=audit_log.age_of)
 
 
 def _identity(path: Path) -> object:
@@ -331,7 +331,7 @@ def _linked(paths: Sequence[Path]) -> list[Path]:
     follows = {before: path for path, (before, _) in reversed(ends.items())}
     lasts = {last for _, last in ends.values()}
     ordered: dict[Path, None] = {}
-    for path in [*(one for one in paths if ends[one][0] not in lasts), *paths]:
+    for path in [*(other for other in paths if ends[other][0] not in lasts), *paths]:
         at: Path | None = path
         while at is not None and at not in ordered:
             ordered[at] = None
@@ -438,7 +438,9 @@ def verify(paths: Sequence[Path], *, known: str = "", after: str = "") -> int:
     """
     lines_there = partial(lines_of, paths, lambda _path, _why: None)  # the check tells of damage
     # A line of an audit log, or one that was to become it.
-    is_log = any(one.startswith(b'{"v":') or parse_line(one) is not None for one in lines_there())
+    is_log = any(
+        line.startswith(b'{"v":') or parse_line(line) is not None for line in lines_there()
+    )
     if not is_log and any(lines_there()):
         raise not_a_log(paths)
     chains = [
@@ -455,11 +457,13 @@ def verify(paths: Sequence[Path], *, known: str = "", after: str = "") -> int:
         print(f"No line has the hash {known}: the line was changed, or removed from the end")
         return 1
     for chain in chains:
-        said = f"{chain.lines} lines, none changed; the last hash is {chain.last or 'none'}"
-        print(chain.name + said)
+        sentence = f"{chain.lines} lines, none changed; the last hash is {chain.last or 'none'}"
+        print(chain.name + sentence)
         if chain.beside:
-            said = f"The first line follows the last line of {chain.beside}, which was not checked"
-            print(chain.name + said)
+            sentence = (
+                f"The first line follows the last line of {chain.beside}, which was not checked"
+            )
+            print(chain.name + sentence)
     if known:
         print("The line with this hash is there, and nothing before it has changed")
     elif lines:

@@ -287,7 +287,7 @@ class Auditor:
     def note(self, judged: Judged) -> None:
         """Observe a message and its verdict."""
         now, clock = self._now(), self._clock()
-        self._noted += [(one, one.verdict, now, clock) for one in judged.each]
+        self._noted += [(member, member.verdict, now, clock) for member in judged.each]
         is_much = judged.size > _LONGEST_NOTED or len(self._noted) >= _MOST_NOTED
         if self._soon is None or is_much:
             self._flush()
@@ -302,9 +302,9 @@ class Auditor:
     def _flush(self) -> None:
         """Make the entries of what was noted. An error here disturbs no message."""
         noted, self._noted = self._noted, []
-        for one in noted:
+        for observed in noted:
             try:
-                self._enter(one)
+                self._enter(observed)
             except Exception:
                 if not self._has_failed:
                     self._has_failed = True
@@ -435,8 +435,8 @@ class Auditor:
         if not isinstance(decided, Forward):
             reason = decided.reason
             _add_facts(entry, decided, judged.snapshot, of="answer_")
-            about_lock = [one for one in reason.drift if is_about_lock(one)]
-            if news := [one for one in about_lock if self._once.is_new(one)]:
+            about_lock = [drift for drift in reason.drift if is_about_lock(drift)]
+            if news := [drift for drift in about_lock if self._once.is_new(drift)]:
                 entry["lock"] = news
             if others := len(reason.drift) - len(about_lock):
                 entry["drift"] = others
@@ -498,8 +498,8 @@ class Auditor:
             "bytes": judged.size,
         }
         for name in _OF_THE_ORIGIN:
-            if said := origin.get(name):
-                entry[name] = said
+            if value := origin.get(name):
+                entry[name] = value
         if isinstance(message, (Request, Notification)):
             self._add_message(entry, message, judged.exchange)
         else:

@@ -191,14 +191,14 @@ def reported(entry: Entry) -> str:
     """
     if not entry.get("shadow"):
         return ""
-    said = []
+    parts = []
     for whose, prefix in (("", ""), ("answer ", "answer_")):
         why = entry.get(f"{prefix}why")
         if why and entry.get(f"{prefix}verdict") not in (None, "forwarded"):
             by = entry.get(f"{prefix}rule") or entry.get(f"{prefix}pattern")
             word = "refused" if why == "blocked" else entry[f"{prefix}verdict"]
-            said.append(f"{whose}would be {word} ({why}{f' by {by}' if by else ''})")
-    return "; ".join(said)
+            parts.append(f"{whose}would be {word} ({why}{f' by {by}' if by else ''})")
+    return "; ".join(parts)
 
 
 _LARGEST = 2**63
@@ -210,10 +210,10 @@ def count_in(entry: Entry, name: str) -> int | None:
     >>> count_in({"bytes": 7}, "bytes"), count_in({"bytes": -7}, "bytes"), count_in({}, "bytes")
     (7, None, None)
     """
-    said = entry.get(name)
-    if not isinstance(said, int) or isinstance(said, bool):
+    value = entry.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
         return None
-    return said if 0 <= said < _LARGEST else None
+    return value if 0 <= value < _LARGEST else None
 
 
 def milliseconds_in(entry: Entry, name: str) -> float | None:
@@ -222,10 +222,10 @@ def milliseconds_in(entry: Entry, name: str) -> float | None:
     >>> milliseconds_in({"ms": 1.5}, "ms"), milliseconds_in({"ms": float("nan")}, "ms")
     (1.5, None)
     """
-    said = entry.get(name)
-    if not isinstance(said, int | float) or isinstance(said, bool):
+    value = entry.get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool):
         return None
-    return float(said) if 0 <= said < _LARGEST else None
+    return float(value) if 0 <= value < _LARGEST else None
 
 
 _BEGINNING = b'{"v":'
@@ -272,8 +272,8 @@ def link(rendered: bytes, before: str) -> bytes:
 def link_all(rendered: Iterable[bytes], before: str) -> tuple[bytes, str]:
     """Return entries as lines, each linked to the one before it, and the hash of the last line."""
     lines = []
-    for one in rendered:
-        line = link(one, before)
+    for entry in rendered:
+        line = link(entry, before)
         before = hash_of(line)
         lines.append(line)
     lines.append(b"")  # the last one has an end, too
@@ -289,12 +289,12 @@ def check(lines: Iterable[bytes], before: str | None = None) -> Iterator[Problem
     None."""
     for number, line in enumerate(lines, start=1):
         try:
-            said = orjson.loads(line)["prev"]
+            previous = orjson.loads(line)["prev"]
         except (ValueError, KeyError, TypeError):
             is_cut = line.startswith(b"{") and not line.endswith(b"}")
             yield Problem(number, _CUT if is_cut else "not a line of an audit log")
             before = hash_of(line)
             continue
-        if before is not None and said != before:
+        if before is not None and previous != before:
             yield Problem(number, "the line before was changed, or one is missing")
         before = hash_of(line)

@@ -82,7 +82,7 @@ class OpenRequests[T: Waiting]:
         if same is None and len(self._open) <= MOST:
             return ()
         oldest = self.take_oldest() if len(self._open) > MOST else None
-        return [one for one in (same, oldest) if one is not None]
+        return [forgotten for forgotten in (same, oldest) if forgotten is not None]
 
     def of(self, exchange: RpcExchange) -> T | None:
         return self._open.get(id(exchange))
@@ -125,8 +125,8 @@ class OpenRequests[T: Waiting]:
             error = parse_message(text, Limits(message=len(text)))
             assert isinstance(error, Response)
             id = error.id or "null"
-            if (found := self.take_by_id(judged.client, id)) is not None:
-                yield found, text
+            if (request := self.take_by_id(judged.client, id)) is not None:
+                yield request, text
 
     def take_oldest(self) -> T | None:
         return self._take(next(iter(self._open))) if self._open else None

@@ -75,7 +75,8 @@ def _schema_of(hint: Any) -> Schema:
     if get_origin(hint) is list:
         return {"type": "array", "items": _schema_of(get_args(hint)[0])}
     if isinstance(hint, UnionType):
-        kinds = [one for one in get_args(hint) if one is not LazyValue]  # written as what it makes
+        # A lazy value is written as what it makes.
+        kinds = [kind for kind in get_args(hint) if kind is not LazyValue]
         return _schema_of(kinds[0]) if len(kinds) == 1 else {"type": [_NAMES[k] for k in kinds]}
     return {"$ref": "#/$defs/content"} if is_typeddict(hint) else {"type": _NAMES[hint]}
 

@@ -85,9 +85,9 @@ def look_through(entries: Iterable[Entry]) -> LoggedCalls:
 
 def unusual_calls(seen: LoggedCalls) -> list[Unusual]:
     """Return the most unusual calls, each with the reason, oldest first."""
-    found = [*_unusual_sizes(seen), *_bursts(seen), *_new_tools(seen)]
-    found.sort(key=lambda one: one[0], reverse=True)
-    return sorted((one for _, one in found[:_MOST_SHOWN]), key=lambda one: one.time)
+    unusual = [*_unusual_sizes(seen), *_bursts(seen), *_new_tools(seen)]
+    unusual.sort(key=lambda call: call[0], reverse=True)
+    return sorted((call for _, call in unusual[:_MOST_SHOWN]), key=lambda call: call.time)
 
 
 type _Found = tuple[float, Unusual]
@@ -156,8 +156,8 @@ class _Usual:
 def policy_lines(seen: LoggedCalls) -> Iterator[str]:
     """Yield a rules file that allows the logged calls, at twice their rate."""
     unusual: dict[str, str] = {}
-    for one in unusual_calls(seen):
-        unusual.setdefault(one.tool, one.why)
+    for call in unusual_calls(seen):
+        unusual.setdefault(call.tool, call.why)
     yield "# Made from an audit log: review it before you use it."
     yield f"# {seen.total} calls of {len(seen.calls)} tools are in the log; all others are refused."
     yield "# Sure: each tool below was called. Not sure: whether it should be called, whether other"

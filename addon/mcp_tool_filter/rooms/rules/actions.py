@@ -240,7 +240,7 @@ def _script(
         "MCP_SESSION_ID": subject.about.session_id,
     }
     return effects.RunScript(
-        (path, *(one.replace("\0", "") for one in args)),
+        (path, *(argument.replace("\0", "") for argument in args)),
         tuple((name, value.replace("\0", "")) for name, value in environment.items()),
         subject.text.encode(),
         min(timeout, run.left()) if decides else timeout,
@@ -284,9 +284,9 @@ def _cache(run: Run, key: str, ttl: float, max_entries: int) -> Deciding[None]:
     about = run.subject.about
     who = yield from run.credential()
     key = _hashed("cache", about.upstream, who, about.asker().decode("latin-1"), key)
-    found = yield effects.ReadCache(key, run.left())
-    if isinstance(found, bytes):
-        run.outcome.cached = found
+    stored = yield effects.ReadCache(key, run.left())
+    if isinstance(stored, bytes):
+        run.outcome.cached = stored
         return
     group = _hashed("group", about.upstream, run.rule)
     run.outcome.stores.append(effects.WriteCache(key, b"", ttl, group, max_entries))
@@ -376,10 +376,10 @@ def _http_url(text: str) -> Template:
 
 def _read_headers(spot: Spot) -> tuple[tuple[str, Template], ...]:
     headers = []
-    for name, one in spot.members():
+    for name, value in spot.members():
         if not _TOKEN.fullmatch(name):
-            one.wrong(f"{name!r} cannot be the name of a header")
-        headers.append((name, forms.TEMPLATE.read(one)))
+            value.wrong(f"{name!r} cannot be the name of a header")
+        headers.append((name, forms.TEMPLATE.read(value)))
     return tuple(headers)
 
 
@@ -406,12 +406,14 @@ def _read_operation(spot: Spot) -> Operation:
     op = _OP.read(spot.inside("op")) if has_op else "test"
     needed = OPERATIONS[op] if has_op else ("path",)
     # RFC 6902: members that an operation does not define are ignored; a misspelt one is not.
-    found = spot.table(["op", *needed], [one for one in ("value", "from") if one not in needed])
+    members = spot.table(
+        ["op", *needed], [member for member in ("value", "from") if member not in needed]
+    )
     return Operation(
         op,
-        _POINTER.read(found["path"]),
-        _POINTER.read(found["from"]) if "from" in needed else (),
-        forms.ANY.read(found["value"]) if "value" in needed else None,
+        _POINTER.read(members["path"]),
+        _POINTER.read(members["from"]) if "from" in needed else (),
+        forms.ANY.read(members["value"]) if "value" in needed else None,
     )
 
 
@@ -441,7 +443,7 @@ def _only(form: Form[Any]) -> Form[tuple[Any, ...]]:
 
 def _action(name: str, kind: ActionKind) -> Form[Action]:
     def make(args: tuple[Any, ...]) -> Action:
-        names = (one.names for one in templates_in(args))
+        names = (template.names for template in templates_in(args))
         return Action(name, kind, args, frozenset[str]().union(*names))
 
     return kind.form.made(make)
@@ -660,7 +662,7 @@ def _term_of(name: str, kind: ActionKind | dict[str, ActionKind]) -> Term[Action
     """Return the term of an action, or of one that has several kinds, of which it names one."""
     if isinstance(kind, ActionKind):
         return Term(kind.means, kind.example, _action(name, kind))
-    inner = {key: _term_of(name, one) for key, one in kind.items()}
+    inner = {key: _term_of(name, inner_kind) for key, inner_kind in kind.items()}
     expected = f"one of {', '.join(kind)}"
     form = Form[Action](
         {"oneOf": forms.named_schemas(inner)},
@@ -692,5 +694,5 @@ def described() -> Iterator[tuple[str, str, str]]:
         if isinstance(kind, ActionKind):
             yield name, kind.means, kind.example
         else:
-            for key, one in kind.items():
-                yield name, one.means, f"{{{key}: {one.example}}}"
+            for key, inner_kind in kind.items():
+                yield name, inner_kind.means, f"{{{key}: {inner_kind.example}}}"

@@ -34,8 +34,8 @@ def shows_skill(message: Response, request: Request | None) -> bool:
     asked = request.params.get("uri") if request.params else None
     document, uris = Document(message.place.text), [asked.text if asked else None]
     contents = _member(document, message.result, "contents")
-    for one in (contents and contents.elements) or ():
-        uri = document.open(one).get("uri")
+    for content in (contents and contents.elements) or ():
+        uri = document.open(content).get("uri")
         uris.append(uri.text if uri else None)
     return any(uri is not None and is_of_skill(uri) for uri in uris)
 
@@ -132,7 +132,7 @@ def carried_subscriptions(message: Request | Notification, limits: Limits) -> li
 def with_changes(place: Place, changes: Sequence[tuple[Carried, Single]]) -> bytes:
     """Return the carrier's text with the changed messages in it."""
     pieces, past = [], place.start
-    for carried, message in sorted(changes, key=lambda one: one[0].start):
+    for carried, message in sorted(changes, key=lambda change: change[0].start):
         pieces += [place.text[past : carried.start], carried.changed_part(message)]
         past = carried.end
     return "".join([*pieces, place.text[past : place.end]]).encode()

@@ -247,10 +247,10 @@ class Run:
     def _candidates(self, after: int = -1) -> list[Candidate]:
         """Return the rules that could match; with a trace, all rules."""
         if self.trace is None:
-            found = self.policy.possible(self.subject)
+            candidates = self.policy.possible(self.subject)
         else:
-            found = self.policy.every_rule(self.subject)
-        return [one for one in found if one.order > after]
+            candidates = self.policy.every_rule(self.subject)
+        return [candidate for candidate in candidates if candidate.order > after]
 
     def _audit(self, candidate: Candidate) -> Deciding[None]:
         """Evaluate a rule with ``mode: audit`` apart: no other rule gets less time or patience."""
@@ -317,7 +317,7 @@ class Run:
     def _matches(self, candidate: Candidate, seen: Evaluated | None) -> bool:
         subject, now = self.subject, self.watch.clock()
         if seen is None:
-            return all(one.holds(subject, now) for one in candidate.rest)
+            return all(condition.holds(subject, now) for condition in candidate.rest)
         for condition in candidate.rule.conditions:
             seen.asked = condition.label
             holds = condition.holds(subject, now)
@@ -442,7 +442,7 @@ class Run:
             if rule.changes_message:
                 return
             try:
-                if not all(one.holds(self.subject, now) for one in candidate.rest):
+                if not all(condition.holds(self.subject, now) for condition in candidate.rest):
                     continue
             except (ProtocolError, PatternGivenUp, TooSlow):
                 return  # it will end the chain when its turn comes

@@ -91,11 +91,11 @@ class Rehearsal:
         about = Circumstances(from_client=from_client, session_id="test", session=self._session)
         request = asked if isinstance(asked, Request | Notification) else None
         outcomes = []
-        for one in singles(message):
-            subject = Subject(one, about, request if isinstance(one, Response) else None)
+        for single in singles(message):
+            subject = Subject(single, about, request if isinstance(single, Response) else None)
             judging = judge(self._policy, subject, time.monotonic, trace)
             outcomes.append(_outcome(at_once(answered(judging, self._host.at_once))))
-        return max(outcomes, key=lambda one: _GRAVITY.index(one.word))
+        return max(outcomes, key=lambda outcome: _GRAVITY.index(outcome.word))
 
 
 def _outcome(judged: RulesOutcome) -> Rehearsed:
@@ -116,19 +116,20 @@ def _outcome(judged: RulesOutcome) -> Rehearsed:
 
 def lines_of(trace: list[Evaluated]) -> Iterator[str]:
     """Render the evaluated rules, one after the other."""
-    for one in trace:
-        if one.is_interceptor:
-            yield f"{one.rule} (method interceptor): {'refused' if one.matched else 'let it pass'}"
+    for evaluated in trace:
+        if evaluated.is_interceptor:
+            outcome = "refused" if evaluated.matched else "let it pass"
+            yield f"{evaluated.rule} (method interceptor): {outcome}"
         else:
-            unmatched = "cannot be judged" if one.asked else "did not match"
-            audit = " (audit)" if one.is_audit else ""
-            yield f"{one.rule}{audit}: {'matched' if one.matched else unmatched}"
-        for label, holds in one.conditions:
+            unmatched = "cannot be judged" if evaluated.asked else "did not match"
+            audit = " (audit)" if evaluated.is_audit else ""
+            yield f"{evaluated.rule}{audit}: {'matched' if evaluated.matched else unmatched}"
+        for label, holds in evaluated.conditions:
             yield f"  {'yes' if holds else 'no '} {label}"
-        if one.asked:
-            yield f"  ?   {one.asked}"
-        for action in one.done:
-            yield f"  {'would do' if one.is_audit else 'did'} {action}"
+        if evaluated.asked:
+            yield f"  ?   {evaluated.asked}"
+        for action in evaluated.done:
+            yield f"  {'would do' if evaluated.is_audit else 'did'} {action}"
 
 
 # Test cases
@@ -259,7 +260,7 @@ def _lines_of_others(
     policy: Policy, trace: Sequence[Evaluated], *, is_response: bool
 ) -> Iterator[str]:
     """Render the rules that were not evaluated."""
-    evaluated = {one.rule for one in trace}
+    evaluated = {step.rule for step in trace}
     for rule in policy.rules:
         if rule.id not in evaluated:
             fits = rule.for_responses if is_response else rule.for_requests
@@ -296,8 +297,10 @@ def run(typed: Given) -> int:
 
 def _cannot_follow(words: Sequence[str], command: Command) -> UsageError:
     if words and words[0] not in command.choices:
-        return no_such("command", f"rules {words[0]}", [f"rules {one}" for one in command.choices])
-    usages = [one for one in command.usage if words and one.startswith(f"rules {words[0]}")]
+        return no_such(
+            "command", f"rules {words[0]}", [f"rules {choice}" for choice in command.choices]
+        )
+    usages = [usage for usage in command.usage if words and usage.startswith(f"rules {words[0]}")]
     why = " or ".join(f"mcp-tool-filter {usage}" for usage in usages or command.usage)
     return UsageError("The command is not complete", why=why)
 

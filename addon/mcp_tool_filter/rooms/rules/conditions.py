@@ -87,11 +87,11 @@ def field_satisfies(
     satisfies: Callable[..., bool],
     wanted: object,
 ) -> bool:
-    found = subject.find(part, at)
+    values = subject.find(part, at)
     # We judge each value even after one satisfies the condition: whether the message can be
     # judged must not depend on the order of a list's elements.
-    judged = [satisfies(subject, part, one, wanted) for one in found]
-    if found and (len(found) > _MANY or found[-1].end > _LONG):
+    judged = [satisfies(subject, part, value, wanted) for value in values]
+    if values and (len(values) > _MANY or values[-1].end > _LONG):
         subject.look()
     return True in judged
 
@@ -102,7 +102,7 @@ def _exists(_subject: Subject, _part: str, _value: Value, _wanted: None) -> bool
 
 def is_one_of(subject: Subject, part: str, value: Value, wanted: tuple[Json]) -> bool:
     document = subject.document(part)
-    return any(equals(document, value, one) for one in wanted)
+    return any(equals(document, value, wish) for wish in wanted)
 
 
 def field_matches(
@@ -154,11 +154,11 @@ def _is_from(subject: Subject, _now: float, who: str) -> bool:
 
 
 def _all_hold(subject: Subject, now: float, *conditions: Condition) -> bool:
-    return all(one.holds(subject, now) for one in conditions)
+    return all(condition.holds(subject, now) for condition in conditions)
 
 
 def _any_holds(subject: Subject, now: float, *conditions: Condition) -> bool:
-    return any(one.holds(subject, now) for one in conditions)
+    return any(condition.holds(subject, now) for condition in conditions)
 
 
 def _does_not_hold(subject: Subject, now: float, condition: Condition) -> bool:
@@ -167,14 +167,14 @@ def _does_not_hold(subject: Subject, now: float, condition: Condition) -> bool:
 
 def _several(test: Callable[..., bool], conditions: Iterable[Condition]) -> Condition:
     ordered = in_order(conditions)
-    reads = max((one.reads for one in ordered), default=DependsOn.METHOD)
-    parts = frozenset[str]().union(*(one.parts for one in ordered))
+    reads = max((condition.reads for condition in ordered), default=DependsOn.METHOD)
+    parts = frozenset[str]().union(*(condition.parts for condition in ordered))
     return Condition(test, ordered, reads, parts)
 
 
 def in_order(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
     """Return the conditions on the method or tool alone first, the rest in the order given."""
-    return tuple(sorted(conditions, key=lambda one: one.reads))
+    return tuple(sorted(conditions, key=lambda condition: condition.reads))
 
 
 # Reading them

@@ -91,4 +91,4 @@ async def post_and_forget(client: HttpClient, path: str, text: bytes) -> None:
 def with_usual(headers: Sequence[tuple[bytes, bytes]]) -> Headers:
     """Add the usual headers that a request lacks."""
     names = {name for name, _ in headers}
-    return [*headers, *(one for one in USUAL_HEADERS if one[0] not in names)]
+    return [*headers, *(header for header in USUAL_HEADERS if header[0] not in names)]

@@ -109,10 +109,10 @@ class Edited:
 
     def only(self, steps: Sequence[PathStep]) -> Value:
         """Return the value at a place. Raises ImpossibleChange if there is none."""
-        found = self.document.find(self.root, steps)
-        if not found:
+        values = self.document.find(self.root, steps)
+        if not values:
             raise ImpossibleChange("there is no such place in the message")
-        return found[0]
+        return values[0]
 
     def merge(self, patch: Json, path: tuple[PathStep, ...] = ()) -> Edited:
         """Apply a merge patch (RFC 7396)."""
@@ -121,10 +121,10 @@ class Edited:
         edited = self
         for key, inner in patch.members:
             place = (*path, Key(key))
-            found = edited.document.find(edited.root, place)
+            values = edited.document.find(edited.root, place)
             if inner is None:
                 edited = edited.remove(place)
-            elif isinstance(inner, Object) and found and edited.text[found[0].start] == "{":
+            elif isinstance(inner, Object) and values and edited.text[values[0].start] == "{":
                 edited = edited.merge(inner, place)
             else:
                 edited = edited.set(place, render_json(_without_nulls(inner)))
@@ -298,25 +298,30 @@ def apply_patch(edited: Edited, patch: Sequence[Operation]) -> Edited:
     return edited
 
 
-def _apply(edited: Edited, one: Operation) -> Edited:
-    match one.op:
+def _apply(edited: Edited, operation: Operation) -> Edited:
+    match operation.op:
         case "add":
-            return _add(edited, one.path, render_json(one.value))
+            return _add(edited, operation.path, render_json(operation.value))
         case "remove":
-            edited.only(one.path)
-            return _remove_value(edited, one.path)
+            edited.only(operation.path)
+            return _remove_value(edited, operation.path)
         case "replace":
-            edited.only(one.path)
-            return edited.set(one.path, render_json(one.value))
+            edited.only(operation.path)
+            return edited.set(operation.path, render_json(operation.value))
         case "move":
-            if one.path[: len(one.source)] == one.source and one.path != one.source:
+            if (
+                operation.path[: len(operation.source)] == operation.source
+                and operation.path != operation.source
+            ):
                 raise ImpossibleChange("a value cannot be moved into itself")
-            moved = edited.document.written(edited.only(one.source))
-            return _add(_remove_value(edited, one.source), one.path, moved)
+            moved = edited.document.written(edited.only(operation.source))
+            return _add(_remove_value(edited, operation.source), operation.path, moved)
         case "copy":
-            return _add(edited, one.path, edited.document.written(edited.only(one.source)))
+            return _add(
+                edited, operation.path, edited.document.written(edited.only(operation.source))
+            )
         case _:
-            if not equals(edited.document, edited.only(one.path), one.value):
+            if not equals(edited.document, edited.only(operation.path), operation.value):
                 raise ImpossibleChange("a test of the patch failed")
             return edited
 
@@ -365,13 +370,15 @@ def _changed(edited: Edited, value: Value, old: object, new: object) -> str:
     parts: list[tuple[int, Value, object, object]]
     kept: dict[Any, object]
     if isinstance(old, dict) and isinstance(new, dict) and value.members is not None:
-        parts = [(one.start, one.value, old[one.key], one.key) for one in value.members]
+        parts = [
+            (member.start, member.value, old[member.key], member.key) for member in value.members
+        ]
         kept = {key: new[key] for key in old if key in new}
         added = [f"{_dump(str(key))}:{_dump(new[key])}" for key in new if key not in old]
     elif isinstance(old, list) and isinstance(new, list) and value.elements is not None:
-        parts = [(one.start, one, old[at], at) for at, one in enumerate(value.elements)]
+        parts = [(element.start, element, old[at], at) for at, element in enumerate(value.elements)]
         kept = dict(enumerate(new[: len(old)]))
-        added = [_dump(one) for one in new[len(old) :]]
+        added = [_dump(element) for element in new[len(old) :]]
     else:
         return _dump(new)
     text = edited.text
@@ -387,7 +394,7 @@ def _changed(edited: Edited, value: Value, old: object, new: object) -> str:
     between = [text[one.end : end] for (_, one, *_), end in zip(parts, ends, strict=True)]
     head, tail = text[value.start : parts[0][0]], text[parts[-1][1].end : value.end]
     body = "".join(f"{piece}{gap}" for piece, gap in zip(pieces, between, strict=True))
-    return head + body + "".join(f",{one}" for one in added) + tail
+    return head + body + "".join(f",{element}" for element in added) + tail
 
 
 def _dump(value: object) -> str:

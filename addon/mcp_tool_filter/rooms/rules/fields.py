@@ -48,14 +48,14 @@ class Number:
 
     def __init__(self, text: str) -> None:
         """Raises ValueError if the text is not a JSON number, or has a huge exponent."""
-        found = _NUMBER.fullmatch(text)
-        if found is None or len(found[4] or "") > _LONGEST_EXPONENT:
+        number = _NUMBER.fullmatch(text)
+        if number is None or len(number[4] or "") > _LONGEST_EXPONENT:
             raise ValueError("not a number that can be compared")
         self.text = text
-        digits = (found[2] + (found[3] or "")).lstrip("0")
+        digits = (number[2] + (number[3] or "")).lstrip("0")
         # The value is 0.DIGITS * 10 ** exponent.
-        exponent = int(found[4] or 0) - len(found[3] or "") + len(digits)
-        sign = 0 if not digits else -1 if found[1] else 1
+        exponent = int(number[4] or 0) - len(number[3] or "") + len(digits)
+        sign = 0 if not digits else -1 if number[1] else 1
         self.key = sign, exponent if sign else 0, digits.rstrip("0")
 
     def __eq__(self, other: object) -> bool:
@@ -303,7 +303,7 @@ class Document:
         index = self._indexes.get(holder.start)
         if index is None:
             index = self._indexes[holder.start] = _by_spelling(members)
-        near = {one.start: one for way in _spellings(name) for one in index.get(way, ())}
+        near = {member.start: member for way in _spellings(name) for member in index.get(way, ())}
         return find_member(tuple(near.values()), name)
 
     def written(self, value: Value) -> str:
@@ -313,13 +313,13 @@ class Document:
         self, root: Value | None, steps: Sequence[PathStep], outlines: Sequence[Outline] = ()
     ) -> list[Value]:
         """Return the values at a path: one or none, or with ``[*]`` any number."""
-        found = [] if root is None else [root]
+        values = [] if root is None else [root]
         for step, outline in zip(steps, outlines or repeat(None), strict=False):
-            if len(found) == 1:
-                found = list(self._inside(found[0], step, outline))
+            if len(values) == 1:
+                values = list(self._inside(values[0], step, outline))
             else:
-                found = [inner for value in found for inner in self._inside(value, step, outline)]
-        return found
+                values = [inner for value in values for inner in self._inside(value, step, outline)]
+        return values
 
     def _inside(self, value: Value, step: PathStep, outline: Outline | None) -> Sequence[Value]:
         value = self.open(value, outline)
@@ -346,14 +346,14 @@ def find_member(members: Sequence[Member], name: str) -> Member | None:
 
     Raises Unjudgeable if another could be taken for it.
     """
-    found = None
+    match = None
     for member in members:
         key = member.key
         if key == name or could_be(key, name):
-            if found is not None or key != name:
+            if match is not None or key != name:
                 raise Unjudgeable(f"the key {name!r} appears twice or in another spelling")
-            found = member
-    return found
+            match = member
+    return match
 
 
 def could_be(key: str, name: str) -> bool:
@@ -474,7 +474,7 @@ def _canonical(value: object) -> str:
 def _without_token(params: _Members) -> Iterator[tuple[str, object]]:
     for key, value in params:
         if key == "_meta" and isinstance(value, _Members):
-            value = _Members(one for one in value if one[0] != "progressToken")
+            value = _Members(member for member in value if member[0] != "progressToken")
             if not value:
                 continue
         yield key, value

@@ -51,7 +51,7 @@ class ThisMachine(Machine):
         if added:  # so that modules beside the rules file are found, as for a script
             sys.path.insert(0, folder)
         try:
-            found: object = import_module(module)
+            target: object = import_module(module)
         except Exception as error:
             why = str(error) or type(error).__name__
             raise ValueError(f"{module} cannot be imported: {why}") from None
@@ -60,10 +60,10 @@ class ThisMachine(Machine):
                 sys.path.remove(folder)
         for part in path.split("."):
             try:
-                found = getattr(found, part)
+                target = getattr(target, part)
             except AttributeError:
                 raise ValueError(f"{module} has no {path}") from None
-        return found
+        return target
 
     def find_script(self, path: str) -> str:
         """Return a script's absolute path. Raises ValueError if it cannot be executed."""
@@ -259,7 +259,7 @@ class RulesInForce:
     def at_work(self, link: RulesLink) -> RulesAtWork:
         """Return what the rules have done at one listener."""
         metrics = sorted(self.host.counters())
-        sessions = tuple(SessionAtWork(*one) for one in link.sessions_at_work())
+        sessions = tuple(SessionAtWork(*facts) for facts in link.sessions_at_work())
         return RulesAtWork(tuple(self._hits(link)), tuple(metrics), sessions)
 
     def _hits(self, link: RulesLink) -> Iterator[tuple[str, int]]:

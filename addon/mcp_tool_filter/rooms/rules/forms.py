@@ -120,8 +120,8 @@ class Spot:
                     self.wrong_key(key, _unknown_key(key, known))
             missing = [key for key in required if key not in members]
             if missing:
-                said = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
-                self.wrong(said)
+                problem = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+                self.wrong(problem)
         empty = {key: Spot(YamlNode(1, 1), key, [], self.machine) for key in required}
         return empty | {key: self.member(key, members[key]) for key in known if key in members}
 
@@ -200,14 +200,14 @@ def read_file[T](raw: bytes, begins: str, form: Form[T], machine: Machine) -> T:
 
 def mapping[T](make: Callable[..., T], members: Mapping[str, Form[Any] | Optional]) -> Form[T]:
     """Return the form of a mapping with these members; ``make`` gets them in this order."""
-    required = {key: one for key, one in members.items() if isinstance(one, Form)}
-    optional = {key: one for key, one in members.items() if not isinstance(one, Form)}
+    required = {key: form for key, form in members.items() if isinstance(form, Form)}
+    optional = {key: form for key, form in members.items() if not isinstance(form, Form)}
 
     def read(spot: Spot) -> T:
-        found = spot.table([*required], [*optional])
-        values = [form.read(found[key]) for key, form in required.items()]
+        spots = spot.table([*required], [*optional])
+        values = [form.read(spots[key]) for key, form in required.items()]
         values += [
-            form.read(found[key]) if key in found else default
+            form.read(spots[key]) if key in spots else default
             for key, (form, default) in optional.items()
         ]
         return make(*values)
@@ -373,14 +373,14 @@ def duration(*, least: float = 0.0, most: float = _LONGEST) -> Form[float]:
 
     def read(spot: Spot) -> float:
         value = spot.node.value
-        found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+        duration = _DURATION.fullmatch(value) if isinstance(value, str) else None
         if isinstance(value, Number):
             seconds = float(value.text)
-        elif found is None:
+        elif duration is None:
             spot.expected("a duration", "5s, 200ms, 1m, 2h, 1d, or a number of seconds")
             return 1.0
         else:
-            seconds = float(found[1]) * _UNITS[found[2] or "s"]
+            seconds = float(duration[1]) * _UNITS[duration[2] or "s"]
         if not least <= seconds <= most:
             spot.wrong(f"expected a duration from {_seconds(least)} to {_seconds(most)}")
             return 1.0

@@ -170,7 +170,7 @@ class OfflineHost(RuleHost):
             case Delay() | Outward() | RunScript(decides=False):
                 return None
             case Together(decisions):
-                return [at_once(answered(one, self.at_once)) for one in decisions]
+                return [at_once(answered(decision, self.at_once)) for decision in decisions]
             case RunScript() | CallPython():
                 with ThreadPoolExecutor(max_workers=1) as thread:  # the event loop may be running
                     return thread.submit(asyncio.run, self.carry_out(effect)).result()

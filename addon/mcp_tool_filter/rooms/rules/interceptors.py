@@ -44,8 +44,8 @@ class ToolCallInterceptor:
 
     def intercept(self, run: Run) -> Deciding[None]:
         subject = run.subject
-        found = subject.find("params", _NAME)
-        name = found[0].text if found else None
+        names = subject.find("params", _NAME)
+        name = names[0].text if names else None
         if self.allowed_tools is not None and name not in self.allowed_tools:
             run.refuse(f"Tool '{name}' not allowed", "block")
         elif self.limits:
@@ -67,9 +67,9 @@ class ResourceAccessInterceptor:
         yield from ()
 
     def _allows(self, subject: Subject) -> bool:
-        found = subject.find("params", _URI_FIELD)
+        uris = subject.find("params", _URI_FIELD)
         try:
-            uri = parse_uri((found[0].text if found else None) or "")
+            uri = parse_uri((uris[0].text if uris else None) or "")
         except UnclearUri:
             return False
         inside = self.allowed is None or any(is_inside(uri, place) for place in self.allowed)
@@ -141,7 +141,9 @@ _NO_PLACE = ResourceUri("", "", ())
 
 def _limits(*counts: int | None) -> tuple[tuple[int, float], ...]:
     periods = PERIODS.values()
-    return tuple((one, per) for one, per in zip(counts, periods, strict=True) if one is not None)
+    return tuple(
+        (count, per) for count, per in zip(counts, periods, strict=True) if count is not None
+    )
 
 
 _RATES = forms.mapping(_limits, dict.fromkeys(PERIODS, (forms.whole(0), None)))
@@ -183,16 +185,16 @@ SCHEMA = forms.object_schema(
 
 def _read_interceptors(spot: Spot) -> dict[str, MethodInterceptor]:
     """Read the interceptors by method."""
-    found = ((method, _read_interceptor(method, inner)) for method, inner in spot.members())
-    return {method: interceptor for method, interceptor in found if interceptor is not None}
+    interceptors = ((method, _read_interceptor(method, inner)) for method, inner in spot.members())
+    return {method: interceptor for method, interceptor in interceptors if interceptor is not None}
 
 
 INTERCEPTORS = Form({"type": "object", "additionalProperties": SCHEMA}, _read_interceptors)
 
 
 def _read_interceptor(method: str, spot: Spot) -> MethodInterceptor | None:
-    found = spot.table(["class"], ["config"])
-    of_class, config = found["class"], found.get("config")
+    members = spot.table(["class"], ["config"])
+    of_class, config = members["class"], members.get("config")
     name = _CLASS.read(of_class)
     if name in _OURS:
         methods, form, default = _OURS[name]
@@ -219,7 +221,7 @@ def _user_class(name: str, spot: Spot, config: Spot | None) -> UserInterceptor |
     except Exception as error:
         spot.wrong(f"{name} cannot be created: {type(error).__name__}: {error}")
         return None
-    if not any(callable(getattr(instance, one, None)) for one in ("request", "response")):
+    if not any(callable(getattr(instance, method, None)) for method in ("request", "response")):
         spot.wrong(f"{name} has neither request nor response")
         return None
     return UserInterceptor(name, instance)
@@ -231,8 +233,8 @@ def to_plain(value: Json) -> object:
         case Number():
             return int(value.text) if value.text.lstrip("-").isdecimal() else float(value.text)
         case tuple():
-            return [to_plain(one) for one in value]
+            return [to_plain(element) for element in value]
         case Object(members):
-            return {key: to_plain(one) for key, one in members}
+            return {key: to_plain(member) for key, member in members}
         case _:
             return value

@@ -178,9 +178,9 @@ class RulesLink:
         """Yield id, age, messages, errors and mean latency, the most recently used session
         first."""
         now = self.clock()
-        for one in islice(reversed(list(self.sessions)), most):
-            mean = one.seconds / one.responses if one.responses else 0.0
-            yield one.id, now - one.started, one.messages, one.errors, mean
+        for session in islice(reversed(list(self.sessions)), most):
+            mean = session.seconds / session.responses if session.responses else 0.0
+            yield session.id, now - session.started, session.messages, session.errors, mean
 
 
 @dataclass(slots=True)
@@ -265,31 +265,35 @@ class _Judge:
             if isinstance(message, Response) and policy.may_judge(*ASKING):
                 return carried_requests(message, limits)
             return []
-        found: list[Carried] = []
+        carried: list[Carried] = []
         if isinstance(message, Request) and policy.reads_responses:
-            found += carried_responses(message, limits)
+            carried += carried_responses(message, limits)
         if (
             not isinstance(message, Response)
             and message.method == LISTEN
             and policy.may_judge(SUBSCRIBE)
         ):
-            found += carried_subscriptions(message, limits)
-        return found
+            carried += carried_subscriptions(message, limits)
+        return carried
 
     def _decide_with(self, carried: list[Carried], message: Single) -> Deciding[Verdict]:
         """Decide on the carried messages first; one that is refused refuses their carrier."""
         changes: list[tuple[Carried, Single]] = []
         rules: list[str] = []
         policy, session = self.noted.policy, self.noted.session
-        for one in carried:
-            judged = yield from self._judge_carried(one)
+        for message_within in carried:
+            judged = yield from self._judge_carried(message_within)
             if judged.refusal is not None:
                 return replace(judged, message=message).to_verdict()
             if judged.is_changed:
-                changes.append((one, judged.message))
+                changes.append((message_within, judged.message))
                 rules += judged.done
-            if policy.reads_responses and isinstance(judged.message, Request) and one.key:
-                self.link.asked_in_results.note(session.id, one.key, judged.message)
+            if (
+                policy.reads_responses
+                and isinstance(judged.message, Request)
+                and message_within.key
+            ):
+                self.link.asked_in_results.note(session.id, message_within.key, judged.message)
         text, carrier = b"", message
         if changes:
             text = with_changes(message.place, changes)
@@ -302,12 +306,12 @@ class _Judge:
             return verdict
         return Rewrite(text, Reason(Why.CHANGED, rule=", ".join(dict.fromkeys(rules))))
 
-    def _judge_carried(self, one: Carried) -> Deciding[RulesOutcome]:
+    def _judge_carried(self, carried: Carried) -> Deciding[RulesOutcome]:
         """Judge a carried message as if it was sent alone; its carrier's default is enough."""
-        is_answer = isinstance(one.message, Response)
+        is_answer = isinstance(carried.message, Response)
         known = self.link.asked_in_results
-        asked = known.find(self.noted.session.id, one.key) if is_answer else None
-        is_listening = isinstance(one.message, Request) and one.message.method == SUBSCRIBE
+        asked = known.find(self.noted.session.id, carried.key) if is_answer else None
+        is_listening = isinstance(carried.message, Request) and carried.message.method == SUBSCRIBE
         about = replace(
             self._about(),
             from_client=is_listening or is_answer,
@@ -315,8 +319,8 @@ class _Judge:
             is_answered=True,
             is_carried=True,
         )
-        judging = self._judging(one.message, asked, about)
-        return RulesOutcome(one.message) if judging is None else (yield from judging)
+        judging = self._judging(carried.message, asked, about)
+        return RulesOutcome(carried.message) if judging is None else (yield from judging)
 
     # Requests and notifications
 
@@ -417,8 +421,8 @@ class _Judge:
     ) -> Deciding[Verdict]:
         result = message.result
         if stores and result is not None and may_be_kept(message.place.text, result):
-            for one in stores:
-                yield replace(one, value=message.place.cut(result).encode())
+            for store in stores:
+                yield replace(store, value=message.place.cut(result).encode())
         if judging is None:
             return Forward()
         judged = yield from judging

@@ -70,8 +70,8 @@ class Rule:
     @property
     def of_response(self) -> list[str]:
         """What refers to the response."""
-        said = [one.label for one in self.conditions if "result" in one.parts]
-        return said + [action.name for action in self.actions if action.is_of_response]
+        labels = [condition.label for condition in self.conditions if "result" in condition.parts]
+        return labels + [action.name for action in self.actions if action.is_of_response]
 
     @property
     def for_requests(self) -> bool:
@@ -112,11 +112,11 @@ class _OnField:
     def positions(self, subject: Subject) -> Sequence[int]:
         """Return the candidates that could match a message."""
         try:
-            found = subject.find(self.part, self.at)
+            values = subject.find(self.part, self.at)
         except (ProtocolError, TooSlow):
             return self.all  # each of them will refuse the message when its turn comes
         positions: list[int] = []
-        for text in (value.text for value in found):
+        for text in (value.text for value in values):
             if text is not None:
                 positions += self.texts.get(text, ())
                 if self.literals:
@@ -140,7 +140,9 @@ class Candidates:
     def __init__(self, each: Sequence[Candidate]) -> None:
         self.each = tuple(each)
         self._by_field: dict[tuple[str, Field], _OnField] = {}
-        self._others = [at for at, one in enumerate(self.each) if not self._index(at, one.rest)]
+        self._others = [
+            at for at, candidate in enumerate(self.each) if not self._index(at, candidate.rest)
+        ]
 
     def _index(self, position: int, conditions: Sequence[Condition]) -> bool:
         """Index a candidate by the text that its first condition wants; False if there is none."""
@@ -152,7 +154,7 @@ class Candidates:
             literal = pattern.required
         elif first is not None and first.args[2:3] == (is_one_of,):
             part, field, _, texts = first.args
-        wanted = [one for one in texts if isinstance(one, str)]
+        wanted = [value for value in texts if isinstance(value, str)]
         if not literal and (not texts or len(wanted) < len(texts)):
             return False
         on_field = self._by_field.setdefault((part, field), _OnField(part, field))
@@ -225,9 +227,9 @@ class RuleIndex:
         chosen = []
         for order, rule in enumerate(self.rules):
             conditions = rule.conditions
-            static = [one for one in conditions if one.reads < DependsOn.MESSAGE]
+            static = [condition for condition in conditions if condition.reads < DependsOn.MESSAGE]
             try:
-                holds = all(one.holds(subject, 0.0) for one in static)
+                holds = all(condition.holds(subject, 0.0) for condition in static)
             except PatternGivenUp:  # the rule will fail when its turn comes
                 chosen.append(Candidate(rule, order, conditions))
                 continue
@@ -284,7 +286,9 @@ class Policy:
     @cached_property
     def _has_users(self) -> bool:
         """True if a user's own class sees messages, in both directions."""
-        return any(isinstance(one, UserInterceptor) for one in self.interceptors.values())
+        return any(
+            isinstance(interceptor, UserInterceptor) for interceptor in self.interceptors.values()
+        )
 
     @cached_property
     def reads_requests(self) -> bool:
@@ -299,8 +303,8 @@ class Policy:
     @cached_property
     def reads_requests_of_responses(self) -> bool:
         """True if a rule for responses also depends on the request."""
-        conditions = (one for rule in self.responses.rules for one in rule.conditions)
-        return self._has_users or any("params" in one.parts for one in conditions)
+        conditions = (condition for rule in self.responses.rules for condition in rule.conditions)
+        return self._has_users or any("params" in condition.parts for condition in conditions)
 
     def concerns(self, subject: Subject) -> bool:
         """Tell whether anything in the policy concerns a message."""
@@ -332,15 +336,20 @@ class Policy:
     def interceptor_for(self, subject: Subject) -> MethodInterceptor | None:
         if not self.interceptors or subject.method is None or subject.about.is_own_error:
             return None
-        found = self.interceptors.get(subject.method)
-        if found is None and subject.method in RESOURCE_METHODS:
+        interceptor = self.interceptors.get(subject.method)
+        if interceptor is None and subject.method in RESOURCE_METHODS:
             others = map(self.interceptors.get, RESOURCE_METHODS)
-            found = next(
-                (one for one in others if isinstance(one, ResourceAccessInterceptor)), None
+            interceptor = next(
+                (
+                    interceptor
+                    for interceptor in others
+                    if isinstance(interceptor, ResourceAccessInterceptor)
+                ),
+                None,
             )
-        if subject.is_response and not isinstance(found, UserInterceptor):
+        if subject.is_response and not isinstance(interceptor, UserInterceptor):
             return None
-        return found
+        return interceptor
 
     def may_judge(self, *methods: str) -> bool:
         """Tell whether anything but the default action could concern requests of these methods, or
@@ -366,8 +375,8 @@ class InvalidRules(StartError):
 
     def __init__(self, file: str, found: Mistaken) -> None:
         count = len(found.mistakes)
-        said = "1 mistake" if count == 1 else f"{count} mistakes"
-        super().__init__(f"Invalid rules file: {file} has {said}", why=found.shown(file))
+        mistakes = "1 mistake" if count == 1 else f"{count} mistakes"
+        super().__init__(f"Invalid rules file: {file} has {mistakes}", why=found.shown(file))
 
 
 def load_policy(raw: bytes, file: str = "rules", machine: Machine | None = None) -> Policy:
@@ -412,14 +421,14 @@ _RULE = forms.mapping(
 def _read_rules(spot: Spot) -> tuple[Rule, ...]:
     ids: dict[str, str] = {}
     rules: list[Rule] = []
-    for one in spot.items(what="a list of rules"):
-        rule = _RULE.read(one)
-        _check_direction(rule, one.inside("on"))
+    for inner in spot.items(what="a list of rules"):
+        rule = _RULE.read(inner)
+        _check_direction(rule, inner.inside("on"))
         if rule.id and rule.id in ids:
-            one.inside("id").wrong(f"the id {rule.id!r} is taken by {ids[rule.id]}")
-        ids.setdefault(rule.id, one.path)
+            inner.inside("id").wrong(f"the id {rule.id!r} is taken by {ids[rule.id]}")
+        ids.setdefault(rule.id, inner.path)
         rules.append(rule)
-    return tuple(sorted((one for one in rules if one.enabled), key=lambda one: -one.priority))
+    return tuple(sorted((one for one in rules if one.enabled), key=lambda rule: -rule.priority))
 
 
 _RULES = Form({"type": "array", "items": _RULE.schema}, _read_rules)
@@ -428,8 +437,8 @@ _RULES = Form({"type": "array", "items": _RULE.schema}, _read_rules)
 def _check_direction(rule: Rule, where: Spot) -> None:
     of_request = [action.name for action in rule.actions if action.kind.part == "params"]
     if rule.on == "request" and rule.of_response:
-        said = rule.of_response[0]
-        where.wrong(f"a rule on requests cannot refer to the response ({said})")
+        label = rule.of_response[0]
+        where.wrong(f"a rule on requests cannot refer to the response ({label})")
     if of_request and not rule.for_requests:
         where.wrong(
             f"{of_request[0]} is for requests, but this rule is on responses; "
@@ -453,7 +462,9 @@ def shadowed_rules(rules: tuple[Rule, ...], *, fail_fast: bool) -> Iterator[str]
                     "ends the chain under the same conditions"
                 )
                 break
-        ends = (one.kind.ends and (fail_fast or one.name == "allow") for one in rule.actions)
+        ends = (
+            action.kind.ends and (fail_fast or action.name == "allow") for action in rule.actions
+        )
         if not rule.is_audit and any(ends):
             ending.append((wanted, rule))
 

@@ -118,7 +118,9 @@ class Rules(Plug):
             return
         site, path = site_of(origin), origin.head.target
         if client.via is Via.LEGACY_SSE:
-            streams = (one for one in site.listener.legacy if one.conversation.client is client)
+            streams = (
+                legacy for legacy in site.listener.legacy if legacy.conversation.client is client
+            )
             path = next((stream.target for stream in streams), path)
         self._copies.begin(_post(site, origin, path, text))
 
@@ -145,9 +147,9 @@ async def _post(site: Site, exchange: Exchange, path: str, text: bytes) -> None:
 
     listener, head = site.listener, head_of(exchange)
     headers = list(_headers_of(exchange, text))
-    said = {name for name, _ in headers}
+    names = {name for name, _ in headers}
     for name, value in listener.headers_for(head):
-        if name.lower().encode() not in said:
+        if name.lower().encode() not in names:
             headers.append((name.encode(), value.encode()))
     client = open_client(site.target, site.login_for(head), headers)
     await post_and_forget(client, path, text)
@@ -161,7 +163,7 @@ def _headers_of(exchange: Exchange, text: bytes, only: frozenset[bytes] | None =
     message = parse_message(text, limits)
     changed = {name.encode(): value for name, value in headers_after(head, message, {})}
     headers = [(name.lower(), value) for name, value in head.headers]
-    headers = [one for one in headers if one[0] not in changed]
+    headers = [header for header in headers if header[0] not in changed]
     headers += [(name, value.encode()) for name, value in changed.items() if value is not None]
     is_get = head.method.upper() == "GET"  # its Accept differs from a POST's
     return with_usual([

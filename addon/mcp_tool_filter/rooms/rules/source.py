@@ -343,9 +343,9 @@ def _number(text: str, line: int, column: int) -> Number | str:
         raise Mistaken(Mistake(line, column, "", f"{text} is not a number of JSON"))
     if _OTHER_BASE.fullmatch(text):
         return Number(str(int(text, 0)))
-    found = _FLOAT.fullmatch(text)
-    if found is None or not any(map(str.isdecimal, text)):
+    number = _FLOAT.fullmatch(text)
+    if number is None or not any(map(str.isdecimal, text)):
         return text
-    sign = "-" if found[1] == "-" else ""
-    fraction = f".{found[3]}" if found[3] else ""
-    return Number(f"{sign}{found[2] or '0'}{fraction}{found[4] or ''}")
+    sign = "-" if number[1] == "-" else ""
+    fraction = f".{number[3]}" if number[3] else ""
+    return Number(f"{sign}{number[2] or '0'}{fraction}{number[4] or ''}")

@@ -202,12 +202,12 @@ class Subject:
     def find(self, part: str, field: Field) -> Sequence[Value]:
         """Return the values of a field. Raises Unjudgeable."""
         key = part, field.text
-        found = self._found.get(key)
-        if found is None:
-            found = self.document(part).find(self.part(part), field.steps, field.outlines)
-            self._found[key] = found
+        values = self._found.get(key)
+        if values is None:
+            values = self.document(part).find(self.part(part), field.steps, field.outlines)
+            self._found[key] = values
             self.look()
-        return found
+        return values
 
 
 def tool_in(request: Request | Notification | None) -> str | None:
@@ -298,7 +298,7 @@ class RulesOutcome:
             return self.filtered
         if not (self.is_changed or self.left_out):
             return Forward()
-        rules, detail = (", ".join(dict.fromkeys(one)) for one in (self.done, self.left_out))
+        rules, detail = (", ".join(dict.fromkeys(names)) for names in (self.done, self.left_out))
         return Rewrite(self.message.place.raw, Reason(Why.CHANGED, detail=detail, rule=rules))
 
     def _refuse(self, refusal: Refusal) -> Verdict:

@@ -76,7 +76,7 @@ class Template:
     @property
     def names(self) -> frozenset[str]:
         """The names of its variables."""
-        return frozenset(one.name for one in self.parts if isinstance(one, Variable))
+        return frozenset(part.name for part in self.parts if isinstance(part, Variable))
 
     def render(self, subject: Subject, rule: str, credential: str) -> str:
         """Return the text for a message. Raises Unjudgeable if a field cannot be judged."""
@@ -90,8 +90,8 @@ def templates_in(value: object) -> Iterator[Template]:
     if isinstance(value, Template):
         yield value
     elif isinstance(value, tuple):
-        for one in value:
-            yield from templates_in(one)
+        for element in value:
+            yield from templates_in(element)
 
 
 def expanded(value: Any, subject: Subject, rule: str, credential: str) -> Any:
@@ -99,7 +99,7 @@ def expanded(value: Any, subject: Subject, rule: str, credential: str) -> Any:
     if isinstance(value, Template):
         return value.render(subject, rule, credential)
     if isinstance(value, tuple):
-        return tuple([expanded(one, subject, rule, credential) for one in value])
+        return tuple([expanded(element, subject, rule, credential) for element in value])
     return value
 
 

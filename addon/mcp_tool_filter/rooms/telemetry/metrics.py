@@ -289,8 +289,8 @@ class MetricsServer:
     def _is_known(self, request: ServedRequest) -> bool:
         """Tell whether a request brings the token; without a token, none does."""
         token = self._at.token.encode()
-        said = [value for name, value in request.headers if name == b"authorization"]
-        scheme, _, brought = (said[0] if len(said) == 1 else b"").partition(b" ")
+        values = [value for name, value in request.headers if name == b"authorization"]
+        scheme, _, brought = (values[0] if len(values) == 1 else b"").partition(b" ")
         is_bearer = scheme.lower() == b"bearer"
         return hmac.compare_digest(brought.strip(), token) and is_bearer and bool(token)
 

@@ -264,7 +264,8 @@ class Otlp:
         for serial in list(self._sessions):
             self._record_session(serial)
         ends = [
-            Thread(target=one.shutdown, name="last signals", daemon=True) for one in self._providers
+            Thread(target=provider.shutdown, name="last signals", daemon=True)
+            for provider in self._providers
         ]
         for end in ends:
             end.start()
@@ -293,10 +294,10 @@ class Otlp:
         """Note that a request was answered, or that it never will be."""
         took = self._clock() - timed.noted
         measured = {name: value for name, value in outcome.items() if name in _MEASURED}
-        said = self._bounded({**timed.attributes, **measured})
-        self._record("mcp.server.operation.duration", timed.waited + took, said)
+        attributes = self._bounded({**timed.attributes, **measured})
+        self._record("mcp.server.operation.duration", timed.waited + took, attributes)
         if timed.is_sent:
-            self._record("mcp.client.operation.duration", took, {**said, **timed.server})
+            self._record("mcp.client.operation.duration", took, {**attributes, **timed.server})
 
     def see(self, session: Session, attributes: Attributes, server: ServerAt) -> None:
         """Note a message of a session. It ends when nothing refers to it any more."""
@@ -317,9 +318,9 @@ class Otlp:
 
     def _record_session(self, serial: int) -> None:
         if (seen := self._sessions.pop(serial, None)) is not None:
-            said, lasted = self._bounded(seen.attributes), seen.last - seen.first
-            self._record("mcp.server.session.duration", lasted, said)
-            self._record("mcp.client.session.duration", lasted, {**said, **seen.server})
+            attributes, lasted = self._bounded(seen.attributes), seen.last - seen.first
+            self._record("mcp.server.session.duration", lasted, attributes)
+            self._record("mcp.client.session.duration", lasted, {**attributes, **seen.server})
 
     def _bounded(self, attributes: Attributes) -> Attributes:
         """Return attributes that make a bounded number of series."""

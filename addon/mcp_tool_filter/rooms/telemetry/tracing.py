@@ -92,13 +92,13 @@ def context_of(traceparent: str | None, tracestate: str | None = "") -> TraceCon
     """
     if traceparent is None or len(traceparent) > _LONGEST:
         return None
-    found = _TRACEPARENT.fullmatch(traceparent)
-    if not found or _ZEROS.fullmatch(found[1]) or _ZEROS.fullmatch(found[2]):
+    match = _TRACEPARENT.fullmatch(traceparent)
+    if not match or _ZEROS.fullmatch(match[1]) or _ZEROS.fullmatch(match[2]):
         return None
     if traceparent.startswith("00-") and len(traceparent) != _BEFORE_PARENT + 16 + len("-01"):
         return None
     state = tracestate or ""
-    return TraceContext(found[1], traceparent, state if len(state) <= _LONGEST else "")
+    return TraceContext(match[1], traceparent, state if len(state) <= _LONGEST else "")
 
 
 def context_in(message: Request | Notification) -> TraceContext | None:
@@ -125,8 +125,10 @@ def replace_parents(text: str, spans: Iterable[tuple[TraceContext, str]]) -> byt
 
 def _only(value: Value | None, key: str) -> Value | None:
     """Return a member's value if the key occurs exactly once."""
-    found = [one.value for one in (value.members or () if value else ()) if one.key == key]
-    return found[0] if len(found) == 1 else None
+    values = [
+        member.value for member in (value.members or () if value else ()) if member.key == key
+    ]
+    return values[0] if len(values) == 1 else None
 
 
 _LONGEST_ERROR = 256  # characters
@@ -178,8 +180,8 @@ def outcome_of(judged: Judged, response: Response) -> tuple[dict[str, str], str]
     if not isinstance(decided, Forward):
         why["mcp_tool_filter.answer_why"] = decided.reason.why.value
     if response.result is None:
-        error, said = error_attributes(response.place.raw)
-        return error | why, said
+        error, message = error_attributes(response.place.raw)
+        return error | why, message
     return ({"error.type": "tool_error"} if is_tool_error(response) else {}) | why, ""
 
 
@@ -189,10 +191,10 @@ def error_attributes(answer: bytes) -> tuple[dict[str, str], str]:
     >>> error_attributes(b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}')
     ({'error.type': '-32601', 'rpc.response.status_code': '-32601'}, 'no')
     """
-    code, said = error_in(answer)
+    code, message = error_in(answer)
     if code is None:
         return {}, ""
-    return {"error.type": str(code), "rpc.response.status_code": str(code)}, said
+    return {"error.type": str(code), "rpc.response.status_code": str(code)}, message
 
 
 # Spans
@@ -227,18 +229,18 @@ class OpenSpans(OpenRequests[OpenSpan]):
 
     def take_all_with(self, client: Client) -> Iterator[OpenSpan]:
         """Yield and forget all requests from and to this client."""
-        for one in list(self._of_client.get(id(client), {}).values()):
-            self._take(id(one.exchange) if one.exchange else one.by_id)
-            yield one
+        for opened in list(self._of_client.get(id(client), {}).values()):
+            self._take(id(opened.exchange) if opened.exchange else opened.by_id)
+            yield opened
 
     def _take(self, key: int | RequestKey) -> OpenSpan | None:
-        one = super()._take(key)
-        if one is not None:
-            others = self._of_client[id(one.client)]
-            del others[id(one)]
+        taken = super()._take(key)
+        if taken is not None:
+            others = self._of_client[id(taken.client)]
+            del others[id(taken)]
             if not others:
-                del self._of_client[id(one.client)]
-        return one
+                del self._of_client[id(taken.client)]
+        return taken
 
 
 log = logging.getLogger(__name__)
@@ -277,12 +279,12 @@ class Tracer:
         with self._safely():
             for opened, text in self._open.take_unreadable(judged, judged.verdict):
                 self._finish(opened, *error_attributes(text))
-            for one in judged.each:
-                if isinstance(one.message, Response):
-                    if answered := self._open.take_answered(one, one.message):
-                        self._finish(answered, *outcome_of(one, one.message))
+            for member in judged.each:
+                if isinstance(member.message, Response):
+                    if answered := self._open.take_answered(member, member.message):
+                        self._finish(answered, *outcome_of(member, member.message))
                 else:
-                    self._note_asked(one, headers or {}, peer, server)
+                    self._note_asked(member, headers or {}, peer, server)
 
     def propagate(self, judged: Judged) -> Verdict:
         """Return the verdict with our spans as the parents in ``_meta``."""
@@ -296,8 +298,8 @@ class Tracer:
         ``why`` is the error type, or None.
         """
         with self._safely():
-            for one in self._open.take_all_with(client):
-                self._give_up(one, why)
+            for opened in self._open.take_all_with(client):
+                self._give_up(opened, why)
 
     def headers_for(self, judged: Judged) -> dict[str, str]:
         """Return the trace headers with our span for the upstream, if they must be replaced."""
@@ -306,11 +308,11 @@ class Tracer:
         if judged.direction is not Direction.FROM_CLIENT or judged.members or not is_http:
             return headers
         with self._safely():
-            for one in self._opened(judged):
-                if one.in_header and one.span.is_recording():
+            for opened in self._opened(judged):
+                if opened.in_header and opened.span.is_recording():
                     from opentelemetry.trace import set_span_in_context
 
-                    self._propagator.inject(headers, set_span_in_context(one.span))
+                    self._propagator.inject(headers, set_span_in_context(opened.span))
         return headers
 
     def close(self) -> None:
@@ -340,7 +342,7 @@ class Tracer:
         is_known = exchange is not None or judged.direction is Direction.FROM_UPSTREAM
         if not isinstance(message, Request) or not is_known:
             return
-        said = context_in(message)
+        context = context_in(message)
         carrier = context_of(headers.get("traceparent"), headers.get("tracestate"))
         is_sent = isinstance(judged.verdict, Forward | Rewrite)
         attributes = attributes_of(message, judged)
@@ -351,16 +353,16 @@ class Tracer:
             self._otlp.see(client.session, attributes, server)
         span = self._otlp.tracer.start_span(
             name_of(message, judged),
-            context=self._context(said or carrier),
+            context=self._context(context or carrier),
             kind=self._kind,
             attributes=attributes,
-            links=self._links(carrier if said else None),
+            links=self._links(carrier if context else None),
             start_time=time.time_ns() - int(timed.waited * 1e9),
         )
         if peer:
             span.set_attributes({"client.address": peer[0], "client.port": peer[1]})
         by_id = key_of(client, message.id)
-        asked = OpenSpan(span, timed, client, exchange, by_id, in_header=said is None)
+        asked = OpenSpan(span, timed, client, exchange, by_id, in_header=context is None)
         if is_sent:
             for forgotten in self._open.add(asked):
                 self._give_up(forgotten, _NO_ANSWER)
@@ -386,7 +388,7 @@ class Tracer:
 
     def _propagate(self, judged: Judged) -> Verdict:
         message, verdict = judged.message, judged.verdict
-        spans = {one.by_id[1]: one.span for one in self._opened(judged)}
+        spans = {opened.by_id[1]: opened.span for opened in self._opened(judged)}
         if message is None or not spans:
             return verdict
         if isinstance(verdict, Rewrite):
@@ -394,47 +396,47 @@ class Tracer:
                 message = parse_message(verdict.text, Limits(message=len(verdict.text)))
             except ProtocolError:
                 return verdict
-        found: list[tuple[TraceContext, str]] = []
+        parents: list[tuple[TraceContext, str]] = []
         text = ""
-        for one in singles(message):
-            span = spans.get(id_value(one.id)) if isinstance(one, Request) else None
-            said = context_in(one) if span and isinstance(one, Request) else None
-            if span and said and said.parent_at is not None and span.is_recording():
+        for single in singles(message):
+            span = spans.get(id_value(single.id)) if isinstance(single, Request) else None
+            parent = context_in(single) if span and isinstance(single, Request) else None
+            if span and parent and parent.parent_at is not None and span.is_recording():
                 context = span.get_span_context()
-                if said.trace_id == f"{context.trace_id:032x}":
-                    text = one.place.text  # of the whole batch
-                    found.append((said, f"{context.span_id:016x}"))
-        if not found:
+                if parent.trace_id == f"{context.trace_id:032x}":
+                    text = single.place.text  # of the whole batch
+                    parents.append((parent, f"{context.span_id:016x}"))
+        if not parents:
             return verdict
-        changed = replace_parents(text, found)
+        changed = replace_parents(text, parents)
         if isinstance(verdict, Rewrite):
             return Rewrite(changed, verdict.reason, verdict.owed)
         return Rewrite(changed, Reason(Why.CHANGED, detail="the trace's parent"))
 
     def _opened(self, judged: Judged) -> list[OpenSpan]:
         """Return the open spans of the requests in a message that is passed on."""
-        found = []
+        spans = []
         if isinstance(judged.verdict, Forward | Rewrite):
-            for one in judged.each:
-                if not isinstance(one.message, Request):
+            for member in judged.each:
+                if not isinstance(member.message, Request):
                     continue
                 if judged.direction is Direction.FROM_UPSTREAM:
-                    found.append(self._open.of_upstream(one.client, one.message.id))
-                elif one.exchange:
-                    found.append(self._open.of(one.exchange))
-        return [one for one in found if one]
+                    spans.append(self._open.of_upstream(member.client, member.message.id))
+                elif member.exchange:
+                    spans.append(self._open.of(member.exchange))
+        return [span for span in spans if span]
 
     def _give_up(self, opened: OpenSpan, why: str | None) -> None:
         """End the span of a request that will not be answered."""
         self._finish(opened, {"error.type": why} if why else {}, "")
 
-    def _finish(self, opened: OpenSpan, attributes: Attributes, said: str) -> None:
+    def _finish(self, opened: OpenSpan, attributes: Attributes, message: str) -> None:
         self._otlp.end(opened.timed, attributes)
         span = opened.span
         span.set_attributes(dict(attributes))
         if "error.type" in attributes:
-            said = redacted_beginning(said, _LONGEST_ERROR)
-            span.set_status(self._status(self._code.ERROR, said or None))
+            message = redacted_beginning(message, _LONGEST_ERROR)
+            span.set_status(self._status(self._code.ERROR, message or None))
         span.end()
 
     @contextmanager

@@ -98,13 +98,13 @@ class Watchers(Plug):
     def _origin_of(self, origin: object) -> dict[str, str]:
         if not isinstance(origin, Exchange):
             return {}
-        said = {"client": peer_of(origin), "flow": self.proxy.around.name_flow(origin)}
+        facts = {"client": peer_of(origin), "flow": self.proxy.around.name_flow(origin)}
         if self.proxy.names_upstreams:
-            said["upstream"] = site_of(origin).url
+            facts["upstream"] = site_of(origin).url
         if self.proxy.runs is not None:
-            said["server"] = origin.service.name
-            said["exposed"] = origin.called
-        return said
+            facts["server"] = origin.service.name
+            facts["exposed"] = origin.called
+        return facts
 
     def _look_again(self) -> None:
         """Tell which requests will not be answered any more.
@@ -139,7 +139,7 @@ def _end_of(origin: object, client: Client, age: float) -> Unanswered | None:
         return None
     if client.via is Via.LEGACY_SSE:
         streams = origin.service.listener.legacy
-        is_open = any(one.conversation.client is client for one in streams)
+        is_open = any(stream.conversation.client is client for stream in streams)
         return None if is_open else Unanswered("client_left")
     answer, end = origin.answer, Unanswered(*_ending_of(origin))
     if answer is None:
