@@ -17,7 +17,7 @@ from mcp_tool_filter.core.messages.large import find_result_envelope, read_tool_
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import Response, UnreadPlace, parse_message
 from mcp_tool_filter.core.policy.config import parse_config
-from mcp_tool_filter.core.policy.effects import WriteLog
+from mcp_tool_filter.core.policy.effects import WriteLog, at_once, waits
 from mcp_tool_filter.core.policy.situation import Client, Session
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.policy.verdict import Reason, Rewrite, Why
@@ -62,7 +62,9 @@ class Audited:
 
     def hear(self, *messages: bytes) -> None:
         for raw in messages:
-            assert isinstance(self.conversation.from_upstream(raw), Judged)
+            judged = self.conversation.from_upstream(raw)
+            # What answers no call may be a long list, which is read with pauses.
+            assert isinstance(at_once(judged) if waits(judged) else judged, Judged)
 
     def said(self, *keys: str) -> list[object]:
         """Return what these members of each entry say; the value, if it is one member."""
