@@ -664,7 +664,7 @@ def _term_of(name: str, kind: ActionKind | dict[str, ActionKind]) -> Term[Action
         return Term(kind.means, kind.example, _action(name, kind))
     inner = {key: _term_of(name, inner_kind) for key, inner_kind in kind.items()}
     expected = f"one of {', '.join(kind)}"
-    form = Form[Action](
+    form: Form[Action] = Form(
         {"oneOf": forms.named_schemas(inner)},
         lambda spot: forms.named(spot, inner, name, expected) or _ALLOWING,
     )
