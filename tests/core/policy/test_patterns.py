@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from mcp_tool_filter.core.errors import InvalidPattern
 from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, NOTHING, switched
 from mcp_tool_filter.core.policy.config import Config, parse_config
-from mcp_tool_filter.core.policy.patterns import MAX_NAME, deny_for, parse_pattern, split_patterns
+from mcp_tool_filter.core.policy.patterns import (
+    MAX_NAME,
+    deny_for,
+    parse_glob,
+    parse_pattern,
+    split_patterns,
+)
 from mcp_tool_filter.core.policy.snapshot import take_snapshot
 from tests.make import listing, page
 from tests.rows import each_row
@@ -133,3 +139,10 @@ def test_an_exception_lifts_no_allow_and_an_unclear_one_lifts_nothing() -> None:
     config = config_of(["^r"], ["^none"])
     found = take_snapshot([page(listing(*NAMES))], config.choice)
     assert (list(found.allowed), found.unmatched) == ([], config.choice.exceptions)
+
+
+def test_patterns_that_are_read_again_are_the_same() -> None:
+    """At SIGHUP, and for each server: proving a pattern takes longer than all else together."""
+    assert parse_pattern("^rm_(?:a|b)$") is parse_pattern("^rm_(?:a|b)$")
+    assert parse_glob("rm_*") is parse_glob("rm_*")
+    assert parse_pattern("^rm_", ignore_case=True) != parse_pattern("^rm_")

@@ -149,3 +149,10 @@ def test_a_resource_that_some_clients_take_for_the_upstream_is_refused(host: str
     document = json.dumps({"resource": f"http://{host}/mcp"}).encode()
     with pytest.raises(ProtocolError):
         SIDES.resource_metadata(document, None)
+
+
+def test_a_long_document_about_the_upstream_is_refused() -> None:
+    """Reading and writing one of 9 MB kept all other clients waiting for half a second."""
+    document = json.dumps({"resource": "http://127.0.0.1:3000/mcp", "x": "a" * 70_000}).encode()
+    with pytest.raises(ProtocolError, match="too long"):
+        SIDES.resource_metadata(document, None)

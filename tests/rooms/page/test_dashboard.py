@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -597,6 +598,20 @@ def test_what_is_too_long_to_be_compared_at_once_cannot_be_approved(sizes: tuple
     assert (last["name"], last["token"]) == (f"t{len(sizes) - 1}", "")
     assert "too long to be compared here" in text_of(last)[0]
     assert str(approvals.approve("")["problem"]).startswith("This does not wait")
+
+
+async def test_long_definitions_are_compared_one_after_the_other_meanwhile() -> None:
+    """All other clients waited for the page, for seconds."""
+    words = " ".join(f"word{number % 97}" for number in range(3000))
+    tools = [definition(f"t{number}", f',"description":"{words}"') for number in range(3)]
+    approvals = approvals_of(in_force_for(locked(), *tools, definition("short")))
+    first, *others = approvals.waiting()
+    assert (first["name"], bool(first["token"])) == ("short", True)
+    assert {(one["token"], *text_of(one)) for one in others} == {("", "It is being compared")}
+    async with asyncio.timeout(20):
+        while not all(one["token"] for one in approvals.waiting()):
+            await asyncio.sleep(0.01)
+    assert "word96" in "".join(text_of(approvals.waiting()[1]))
 
 
 @pytest.mark.parametrize("token", ["", "x", "None"])

@@ -105,6 +105,8 @@ class Pattern:
         return None if self.option == DENY_GLOB else hint(self.text)
 
 
+# (Whoever reads the settings again, for one more server or at SIGHUP, has most of them already.)
+@lru_cache(maxsize=4096)
 def parse_pattern(text: str, *, option: str = "deny", ignore_case: bool = False) -> Pattern:
     """Check a pattern. Raises InvalidPattern or UnsafePattern."""
     try:
@@ -116,6 +118,7 @@ def parse_pattern(text: str, *, option: str = "deny", ignore_case: bool = False)
     return Pattern(text, option, ignore_case, matcher)
 
 
+@lru_cache(maxsize=4096)
 def parse_glob(glob: str, *, ignore_case: bool = False) -> Pattern:
     """Check a glob, which must fit the whole name. Raises InvalidGlob or UnsafePattern."""
     try:

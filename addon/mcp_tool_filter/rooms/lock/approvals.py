@@ -8,10 +8,11 @@ every client gets the same tools.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import partial
 from hashlib import sha256
 
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
@@ -28,8 +29,10 @@ log = logging.getLogger(__name__)
 
 _MOST = 200  # that are shown at a time
 _MOST_LINES = 200  # of one tool
-_LONGEST = 64 * 1024  # bytes of a definition that is compared here: meanwhile, all others wait
+_LONGEST = 64 * 1024  # bytes of a definition that is compared here
 _MOST_BYTES = 4 * _LONGEST  # of all that are
+_AT_ONCE = 8 * 1024  # bytes of definitions that are compared while all others wait: about 50 ms
+_LATER = "It is being compared"
 _TOO_LONG = "It is too long to be compared here: mcp-tool-filter lock --check FILE shows it"
 
 
@@ -56,18 +59,49 @@ class Approvals:
         self._config = config
         self._policies = policies
         self._adopt = adopt
+        self._compared: dict[_Key, JsonObject] = {}
+        self._comparing = False
 
     def waiting(self) -> list[JsonObject]:
         """Return what waits, and the lines that show how it differs."""
-        lock, room = lock_of(self._config()), _MOST_BYTES
-        found: list[JsonObject] = []
+        lock, room, at_once = lock_of(self._config()), _MOST_BYTES, _AT_ONCE
         if lock is None:
-            return found
+            return []
+        found: dict[_Key, JsonObject] = {}
         for one in self._all()[:_MOST]:
             is_short = len(one.raw) <= min(_LONGEST, room)
             room -= len(one.raw) if is_short else 0
-            found.append(_described(lock, one, is_short=is_short))
-        return found
+            key = lock.digest, one, is_short
+            described = self._compared.get(key)
+            if described is None:
+                at_once -= _size_of(lock, one) if is_short else 0
+                described = self._described(lock, key) if at_once >= 0 else self._later(lock, key)
+            found[key] = described
+        self._compared = {key: one for key, one in self._compared.items() if key in found}
+        return [*found.values()]
+
+    def _described(self, lock: Lock, key: _Key) -> JsonObject:
+        _, one, is_short = key
+        described = self._compared[key] = _described(lock, one, is_short=is_short)
+        return described
+
+    def _later(self, lock: Lock, key: _Key) -> JsonObject:
+        """Compare in a thread, one at a time; the page asks again."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return self._described(lock, key)
+        if not self._comparing:
+            self._comparing = True
+            compare = partial(_described, lock, key[1], is_short=key[2])
+            comparing = loop.run_in_executor(None, compare)
+            comparing.add_done_callback(partial(self._have_compared, key))
+        return _shown(lock, key[1], "", [Line(2, (Piece(_LATER),))])
+
+    def _have_compared(self, key: _Key, comparing: asyncio.Future[JsonObject]) -> None:
+        self._comparing = False
+        if not comparing.cancelled():
+            self._compared[key] = comparing.result()
 
     def _all(self) -> list[UnapprovedTool]:
         found = {
@@ -110,7 +144,14 @@ def _with(lock: Lock, one: UnapprovedTool) -> Lock:
     return replace(lock, tools={**lock.tools, one.name: definition})
 
 
-@lru_cache(maxsize=2 * _MOST)  # the page asks every second
+type _Key = tuple[str, UnapprovedTool, bool]
+"""The digest of the lock, a tool, and whether it is compared here."""
+
+
+def _size_of(lock: Lock, one: UnapprovedTool) -> int:
+    return len(one.raw) + len(compact(lock.tools.get(one.name, {})))
+
+
 def _described(lock: Lock, one: UnapprovedTool, *, is_short: bool) -> JsonObject:
     before = {one.name: lock.tools[one.name]} if one.name in lock.tools else {}
     token, lines = "", [Line(2, (Piece(_TOO_LONG),))]
@@ -122,10 +163,14 @@ def _described(lock: Lock, one: UnapprovedTool, *, is_short: bool) -> JsonObject
         changes = compare(Lock(tools=before), Lock(tools={one.name: definition}))
         found = [line for tool in changes.tools for line in lines_of_tool(tool)]
         token, lines = one.token(lock), found[1:]  # without the tool's name
+    return _shown(lock, one, token, lines)
+
+
+def _shown(lock: Lock, one: UnapprovedTool, token: str, lines: Sequence[Line]) -> JsonObject:
     return {
         "name": shown(one.name),
         "token": token,
-        "is_new": not before,
+        "is_new": one.name not in lock.tools,
         "lines": [*map(_line, lines[:_MOST_LINES])],
         "more": max(0, len(lines) - _MOST_LINES),
     }

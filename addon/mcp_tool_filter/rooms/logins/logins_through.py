@@ -42,6 +42,7 @@ from mcp_tool_filter.core.http.urls import (
 from mcp_tool_filter.core.policy.config import AllowedHosts, is_loopback
 from mcp_tool_filter.rooms.logins.metadata import (
     AUTHORIZE,
+    LONGEST_DOCUMENT,
     REGISTER,
     TOKEN,
     ServerMetadata,
@@ -122,7 +123,10 @@ class Sides:
         """Return protected-resource metadata that names us; None if it is not about this upstream.
 
         ``issuer`` is our name for its authorization server; None leaves the servers as they are.
+        Raises ProtocolError for a long document: while it is read, all other clients wait.
         """
+        if len(document) > LONGEST_DOCUMENT:
+            raise ProtocolError("metadata of logins that is too long")
         found = object_in(document)
         if found is None or not isinstance(resource := found.get("resource"), str):
             return None

@@ -84,7 +84,8 @@ def pieces_of(challenge: str) -> Iterator[re.Match[str]]:
 
 _MOST_PATHS = 64
 _LONGEST_PATH = 1024
-_LONGEST_DOCUMENT = 64 * 1024
+LONGEST_DOCUMENT = 64 * 1024
+"""Bytes of metadata; a longer document is not read, and does not pass if it could name us."""
 
 
 class LoginPaths(KnownPaths):
@@ -111,7 +112,7 @@ class LoginPaths(KnownPaths):
 
     def learn_document(self, body: bytes) -> None:
         """Learn the paths in a metadata document; ignore anything else."""
-        if len(body) > _LONGEST_DOCUMENT:
+        if len(body) > LONGEST_DOCUMENT:
             return
         for name, value in (object_in(body) or {}).items():
             if isinstance(value, str) and _NAMES_A_PATH.fullmatch(name):

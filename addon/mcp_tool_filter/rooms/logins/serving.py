@@ -39,7 +39,13 @@ from mcp_tool_filter.core.process.site import Site, head_of
 from mcp_tool_filter.core.sockets.client import Login
 from mcp_tool_filter.core.upstream.target import Target, login_to
 from mcp_tool_filter.rooms.logins.logins_through import CALLBACK, without_metadata_urls
-from mcp_tool_filter.rooms.logins.metadata import AUTHORIZE, REGISTER, TOKEN, LoginPaths
+from mcp_tool_filter.rooms.logins.metadata import (
+    AUTHORIZE,
+    LONGEST_DOCUMENT,
+    REGISTER,
+    TOKEN,
+    LoginPaths,
+)
 from mcp_tool_filter.rooms.logins.stored import STORED, fetch_login_documents, registrations_folder
 
 if TYPE_CHECKING:
@@ -262,8 +268,8 @@ class LoginsThrough:
             return
         if exchange.head.method == "HEAD" or not through.is_resource_document(target):
             return
-        limit = self._listener.config.limits.message
-        document = decode_body(answer.body, answer.get(b"content-encoding"), limit=limit)
+        coding = answer.get(b"content-encoding")
+        document = decode_body(answer.body, coding, limit=LONGEST_DOCUMENT)
         rewritten = through.rewrite_document(document, our_address(exchange))
         if rewritten is not None:
             answer.fields = _without(answer.fields, _VALIDATORS)

@@ -168,6 +168,7 @@ class RulePattern:
         return PatternFinder(self._regex)
 
 
+@lru_cache(maxsize=4096)  # a file that is read again has most patterns as before
 def parse_rule_pattern(text: str, *, ignore_case: bool = False) -> RulePattern:
     """Check a pattern. Raises InvalidPattern or UnsafePattern."""
     try:
