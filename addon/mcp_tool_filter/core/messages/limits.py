@@ -79,14 +79,19 @@ class Revision:
     name: str
     is_stateless: bool = False
     """Each request states its revision and its sender; before, ``initialize`` did that once."""
+    is_streamable: bool = True
+    """Each POST gets its own answer."""
+    has_batches: bool = False
+    has_header: bool = True
+    """A client names the revision in the header Mcp-Protocol-Version."""
     resource_not_found: int = -32602
     """The code of the error for a resource that does not exist."""
 
 
 _OLDER_CODE = -32002
 REVISIONS: Final = (
-    Revision(R2024_11_05, resource_not_found=_OLDER_CODE),
-    Revision(R2025_03_26, resource_not_found=_OLDER_CODE),
+    Revision(R2024_11_05, is_streamable=False, has_header=False, resource_not_found=_OLDER_CODE),
+    Revision(R2025_03_26, has_batches=True, has_header=False, resource_not_found=_OLDER_CODE),
     Revision(R2025_06_18, resource_not_found=_OLDER_CODE),
     Revision(R2025_11_25, resource_not_found=_OLDER_CODE),
     Revision(R2026_07_28, is_stateless=True),
@@ -96,6 +101,10 @@ REVISIONS: Final = (
 KNOWN_REVISIONS: Final = tuple(one.name for one in REVISIONS)
 INITIALIZE_REVISIONS: Final = tuple(one.name for one in REVISIONS if not one.is_stateless)
 """Negotiated by an ``initialize`` at the beginning; oldest first."""
+SESSION_REVISIONS: Final = tuple(
+    one.name for one in REVISIONS if one.is_streamable and not one.is_stateless
+)
+"""Those with sessions over Streamable HTTP; oldest first."""
 STATELESS_REVISIONS: Final = tuple(one.name for one in REVISIONS if one.is_stateless)
 """Stated in every request; oldest first."""
 OLDEST: Final = KNOWN_REVISIONS[0]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.policy_in_force import Judged, PolicyInForce
-from mcp_tool_filter.core.messages.limits import R2026_07_28
+from mcp_tool_filter.core.messages.limits import STATELESS_REVISIONS
 from mcp_tool_filter.core.policy.situation import Client, Via
 from mcp_tool_filter.core.policy.verdict import Reply
 from mcp_tool_filter.rooms.merged.choices import Merging, Profile
@@ -277,7 +277,7 @@ class MergedEndpoint:
         """True if every server speaks 2026-07-28."""
         fetched = [self._fetched(server) for server in self.members]
         return bool(fetched) and all(
-            one is not None and one.revision == R2026_07_28 for one in fetched
+            one is not None and one.revision in STATELESS_REVISIONS for one in fetched
         )
 
     def introduction(self, revision: str) -> bytes:

@@ -20,10 +20,10 @@ from typing import Any, Final, NamedTuple
 from mcp_tool_filter import __version__
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.messages.limits import (
-    R2025_03_26,
-    R2025_06_18,
-    R2025_11_25,
-    R2026_07_28,
+    NEWEST_WITH_INITIALIZE,
+    REVISION_KEY,
+    SESSION_REVISIONS,
+    STATELESS_REVISIONS,
     Limits,
 )
 from mcp_tool_filter.core.messages.messages import Request, quote_harmlessly
@@ -32,7 +32,6 @@ from mcp_tool_filter.core.messages.tools import Edit, removed, with_edits
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.rooms.merged.lists import ListKind
 
-SESSION_REVISIONS: Final = (R2025_03_26, R2025_06_18, R2025_11_25)
 INVALID_PARAMS: Final = -32602
 _RESOURCE_NOT_FOUND: Final = -32002  # before 2026-07-28
 LONGEST_TTL: Final = 60_000
@@ -265,17 +264,20 @@ def render_introduction(
     """Return the result of ``initialize``, or of ``server/discover``."""
     info = {"name": "mcp-tool-filter", "title": title, "version": __version__}
     said: dict[str, Any] = {"capabilities": capabilities, "instructions": instructions}
-    if revision == R2026_07_28:
-        said |= {"supportedVersions": [*SESSION_REVISIONS, R2026_07_28], "resultType": "complete"}
+    if revision in STATELESS_REVISIONS:
+        said |= {
+            "supportedVersions": [*SESSION_REVISIONS, *STATELESS_REVISIONS],
+            "resultType": "complete",
+        }
         said |= {"ttlMs": 0, "cacheScope": "private", "_meta": {f"{META}serverInfo": info}}
     else:
-        said = {"protocolVersion": revision, **said, "serverInfo": info}
+        said = {REVISION_KEY: revision, **said, "serverInfo": info}
     return json.dumps(said, ensure_ascii=False).encode()
 
 
 def agreed_revision(asked: str | None) -> str:
     """Return the revision of a session whose client asks for one."""
-    return asked if asked in SESSION_REVISIONS else R2025_11_25
+    return asked if asked in SESSION_REVISIONS else NEWEST_WITH_INITIALIZE
 
 
 # A stateless server's questions

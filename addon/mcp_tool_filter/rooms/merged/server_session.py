@@ -21,7 +21,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mcp_tool_filter.core.http.bodies import is_event_stream
 from mcp_tool_filter.core.http.head import Fields, mirrored_headers, param_headers_in, text_of
-from mcp_tool_filter.core.messages.limits import R2025_06_18, R2026_07_28, Transport
+from mcp_tool_filter.core.messages.limits import (
+    SESSION_REVISIONS,
+    STATELESS_REVISIONS,
+    Transport,
+    revision_of,
+)
 from mcp_tool_filter.core.messages.messages import (
     INTERNAL_ERROR,
     UPSTREAM_LOST,
@@ -35,7 +40,6 @@ from mcp_tool_filter.core.messages.messages import (
 from mcp_tool_filter.core.messages.sse import Event, EventParser, Oversized
 from mcp_tool_filter.core.process.site import Site
 from mcp_tool_filter.rooms.merged.messages import (
-    SESSION_REVISIONS,
     Offered,
     listening,
     quoted,
@@ -165,7 +169,7 @@ class ServerSession:
         async with asyncio.timeout(_PATIENCE):
             site = await self._running_site()
             fetched = site.listener.fetched
-            is_newer = fetched.revision == R2026_07_28
+            is_newer = fetched.revision in STATELESS_REVISIONS
             # A server of both eras gets what our client speaks.
             is_both = not {*fetched.revisions}.isdisjoint(SESSION_REVISIONS)
             self.is_stateless = is_newer and (self.talk.is_stateless or not is_both)
@@ -276,7 +280,7 @@ class ServerSession:
         fields: list[tuple[bytes, bytes]] = []
         if self.id:
             fields.append((b"mcp-session-id", self.id))
-        if self.revision >= R2025_06_18:
+        if revision_of(self.revision).has_header:
             fields.append((b"mcp-protocol-version", self.revision.encode()))
         return tuple(fields)
 

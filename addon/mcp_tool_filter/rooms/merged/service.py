@@ -26,7 +26,13 @@ from mcp_tool_filter.core.http.asked import Answered, refused
 from mcp_tool_filter.core.http.bodies import decode_body
 from mcp_tool_filter.core.http.head import Fields, Head, problem_in_mirrored, revision_in
 from mcp_tool_filter.core.http.listener import open_listener
-from mcp_tool_filter.core.messages.limits import R2025_03_26, R2026_07_28, OverLimit
+from mcp_tool_filter.core.messages.limits import (
+    NEWEST_STATELESS,
+    SESSION_REVISIONS,
+    STATELESS_REVISIONS,
+    OverLimit,
+    revision_of,
+)
 from mcp_tool_filter.core.messages.messages import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
@@ -45,7 +51,6 @@ from mcp_tool_filter.core.process.background import in_background
 from mcp_tool_filter.rooms.merged.endpoint import Kept, MergedEndpoint
 from mcp_tool_filter.rooms.merged.messages import (
     META,
-    SESSION_REVISIONS,
     agreed_revision,
     client_capabilities,
     render_result,
@@ -185,7 +190,7 @@ class _Door:
         _reply(exchange, status, said.text)
 
     def _take_message(self, exchange: Exchange, head: Head, message: Message) -> None:
-        if revision_in(message) is not None or head.said.revision == R2026_07_28:
+        if revision_in(message) is not None or head.said.revision in STATELESS_REVISIONS:
             return self._take_stateless(exchange, head, message)
         if isinstance(message, Request) and message.method == "initialize":
             in_background(_answering(exchange, self._initialize(exchange, message)))
@@ -193,7 +198,7 @@ class _Door:
         talk = self._talk_of(exchange, head)
         if talk is None:
             return None
-        if isinstance(message, Batch) and talk.revision != R2025_03_26:
+        if isinstance(message, Batch) and not revision_of(talk.revision).has_batches:
             raise ProtocolError("a batch, which this revision does not have")
         members = list(singles(message))
         waits = sum(isinstance(one, Request) for one in members)
@@ -215,7 +220,7 @@ class _Door:
             error = render_error(message.id, METHOD_NOT_FOUND, "Method not found")
             return _reply(exchange, 404, error)
         if message.method == "server/discover":
-            result = self._endpoint.introduction(R2026_07_28)
+            result = self._endpoint.introduction(NEWEST_STATELESS)
             return _reply(exchange, 200, render_result(message.id, result))
         talk, message = open_stateless(self._endpoint, self._visitor(exchange), message)
         outlet = _PostOutlet(exchange, talk, 1, head, is_alone=True)
@@ -319,7 +324,7 @@ def open_stateless(
     talk = Talk(
         endpoint,
         visitor,
-        revision=R2026_07_28,
+        revision=NEWEST_STATELESS,
         capabilities=capabilities,
         client_info=place.cut(info) if info else "{}",
     )

@@ -22,7 +22,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.messages.large import find_result_envelope
-from mcp_tool_filter.core.messages.limits import R2026_07_28
+from mcp_tool_filter.core.messages.limits import (
+    META_REVISION,
+    NEWEST_STATELESS,
+    STATELESS_REVISIONS,
+)
 from mcp_tool_filter.core.messages.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -112,7 +116,7 @@ class Talk:
         self.endpoint, self.visitor = endpoint, visitor
         self.revision = revision
         self.capabilities, self.client_info = capabilities, client_info
-        self.is_stateless = revision == R2026_07_28
+        self.is_stateless = revision in STATELESS_REVISIONS
         self.level: str | None = None
         """The level of log messages that the client wants, as it is written."""
         self.subscription: str | None = None
@@ -187,7 +191,7 @@ class Talk:
     def as_stateless(self, raw: bytes) -> bytes:
         """Return a request of a session's client, or of our own, for a stateless server."""
         meta = {
-            f"{META}protocolVersion": quoted(R2026_07_28),
+            META_REVISION: quoted(NEWEST_STATELESS),
             f"{META}clientInfo": self.client_info,
             f"{META}clientCapabilities": self.capabilities,
         }

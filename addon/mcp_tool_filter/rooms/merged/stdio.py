@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mcp_tool_filter.core.conversation.policy_in_force import oversized
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.head import revision_in
-from mcp_tool_filter.core.messages.limits import R2026_07_28, OverLimit
+from mcp_tool_filter.core.messages.limits import NEWEST_STATELESS, STATELESS_REVISIONS, OverLimit
 from mcp_tool_filter.core.messages.messages import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
@@ -99,7 +99,7 @@ class Lines:
 
     async def _take(self, message: Single) -> None:
         if isinstance(message, Request):
-            if revision_in(message) == R2026_07_28:
+            if revision_in(message) in STATELESS_REVISIONS:
                 return self._take_stateless(message)
             if self._talk is None:
                 return await self._begin(message)
@@ -123,7 +123,7 @@ class Lines:
             error = render_error(message.id, METHOD_NOT_FOUND, "Method not found")
             return self.answer(error)
         if message.method == "server/discover":
-            said = self._endpoint.introduction(R2026_07_28)
+            said = self._endpoint.introduction(NEWEST_STATELESS)
             return self.answer(render_result(message.id, said))
         talk, message = open_stateless(self._endpoint, self._visitor, message)
         talk.take(message, _Alone(self, talk))
