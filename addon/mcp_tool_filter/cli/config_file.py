@@ -17,13 +17,14 @@ repository could weaken the policy, or start commands.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError, no_such, refuse_empty
+from mcp_tool_filter.cli.flags import COMMAND, EDITS, Given, UsageError, no_such, refuse_empty
 from mcp_tool_filter.core.errors import StartError, printable
 from mcp_tool_filter.core.options import A_COMMAND, A_URL, GROUPS, OPTIONS, Option, instead_of
 
@@ -106,7 +107,8 @@ def parse_file(path: str, raw: bytes, *, is_default: bool = False) -> ConfigFile
         raise UsageError(f"{_SERVERS} in {path} must be tables", why=f"Write [{_SERVERS}.NAME]")
     known = [flag.name for flag in OPTIONS.values() if not flag.only_typed]
     merging = _read_merging(path, tables, table.pop(_PROFILES, {}))
-    top = Table(path, path, [*known, _SERVERS, _PROFILES]).read(table)
+    edits = _edits_in(path, EDITS, table)
+    top = edits | Table(path, path, [*known, _SERVERS, _PROFILES, EDITS]).read(table)
     if "header" in top and (tables or is_default):
         raise _belongs_to_one("header", path, "all servers would get it")
     servers = {name: _read_server(path, name, one) for name, one in tables.items()}
@@ -141,7 +143,9 @@ def _read_server(path: str, name: str, table: object) -> Given:
         raise UsageError(f"{section} in {path} must be a table", why=f"Write [{section}]")
     known = [one.name for one in OPTIONS.values() if not one.only_typed]
     own = [name for name in known if name not in NOT_OF_A_SERVER]
-    given = Table(path, where, [*own, *_OTHERWISE.values(), *_OF_MERGING]).read(table)
+    edits = _edits_in(path, f"{section}.{EDITS}", table)
+    known = [*own, *_OTHERWISE.values(), *_OF_MERGING, EDITS]
+    given = edits | Table(path, where, known).read(table)
     url, words = given.pop("url", None), given.get(COMMAND)
     if url is not None and words is not None:
         raise UsageError(f"{where} has url and command", why="Give one of them, not both")
@@ -153,6 +157,19 @@ def _read_server(path: str, name: str, table: object) -> Given:
         if key in OPTIONS and unused in OPTIONS[key].needs:
             raise UsageError(f"{key} in {where} has no effect", why=f"It is for a {only}")
     return given | ({"upstream": url} if url else {})
+
+
+def _edits_in(path: str, section: str, table: dict[str, object]) -> Given:
+    """Take the tables with edits out of a table; return them as JSON."""
+    if (edits := table.pop(EDITS, None)) is None:
+        return {}
+    if not isinstance(edits, dict):
+        raise UsageError(f"{section} in {path} must be tables", why=f"Write [{section}.NAME]")
+    try:
+        return {EDITS: [json.dumps(edits, allow_nan=False)]} if edits else {}
+    except (TypeError, ValueError):
+        why = "JSON has texts, numbers, true, false, lists and tables, and no dates"
+        raise UsageError(f"{section} in {path} has a value that is not JSON", why=why) from None
 
 
 class Table:

@@ -41,6 +41,8 @@ _TWO_UPSTREAMS = (
 COMMAND: Final = "command"
 """The key in ``Given`` for the words after ``--``."""
 
+EDITS: Final = "tools"
+"""A key of the config file that is no flag: tables with edits of tools, as JSON."""
 WORDS: Final = "words"
 """The key in ``Given`` for the words that belong to no flag."""
 

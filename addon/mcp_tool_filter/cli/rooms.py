@@ -50,6 +50,13 @@ ROOMS: Final = (
         settles=f"{_IN}.lock.lock_file:with_lock",
     ),
     Entry(
+        f"{_IN}.edits.plug:Editing",
+        ("edits", "edit_tables"),
+        "--edits, or tables [tools.NAME]",
+        of_each_server=True,
+        settles=f"{_IN}.edits.plug:with_edits",
+    ),
+    Entry(
         f"{_IN}.page.page:LivePage",
         ("dashboard",),
         "--dashboard",

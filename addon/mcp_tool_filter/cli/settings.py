@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 
 from mcp_tool_filter.cli.flags import (
     COMMAND,
+    EDITS,
     Given,
     UsageError,
     closest,
@@ -86,6 +87,8 @@ class Settings:
     """What the config file calls the server; empty if it is not from there."""
     allow_too: tuple[str, ...] = ()
     """Another allow list, that of all servers: a tool must match both."""
+    edit_tables: tuple[str, ...] = field(default=(), repr=False)  # may contain secrets
+    """The tables ``tools`` of the config file, as JSON; a server's own one comes first."""
     sources: Sources | None = field(default=None, repr=False)
     """Where the settings are from, if a config file is among them."""
 
@@ -129,7 +132,9 @@ class Settings:
         from mcp_tool_filter.core.process.plugs import settled
 
         with in_our_words():
-            config = parse_config(self.texts, allow_too=self.allow_too)
+            config = parse_config(
+                self.texts, allow_too=self.allow_too, edit_tables=self.edit_tables
+            )
         return settled(ROOMS, config)
 
 
@@ -198,6 +203,7 @@ def settle(given: Given) -> Settings:
         log_format=one_of("log-format", _value(one, "log-format")),
         verbosity=-1 if is_on(one, "quiet") else _loudness(given.get("verbose", [])),
         set=many.get("set", ()),
+        edit_tables=many.get(EDITS, ()),
     )
 
 
@@ -368,9 +374,9 @@ class Sources:
         own = section | self._expanded(section)
         typed = self.surrounding | self.typed
         given = {**other, **own, **{name: other[name] for name in typed if name in other}}
-        for key in (*_ADD_UP, "except"):
+        for key in (EDITS, *_ADD_UP, "except"):
             if values := other.get(key, []) + section.get(key, []):
-                given[key] = values
+                given[key] = values[::-1] if key == EDITS else values
         if "upstream" in section:
             given = _without(given, ("env", "cwd"))
         narrows = "allow" in section and "allow" in other

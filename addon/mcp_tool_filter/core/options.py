@@ -138,6 +138,8 @@ GROUPS: Final = {
         _both("ignore-case", "patterns ignore upper and lower case"),
         _both("lock", "expose only the tools in this file, if their definitions are equal: see"
               " mcp-tool-filter help lock", "FILE"),
+        _both("edits", "TOML file with edits of tools in tables [tools.NAME]: see mcp-tool-filter"
+              " help edits", "FILE"),
         _both("new-tools", "tools that appear later: hide them (default), or judge them by the"
               " patterns",
               "HOW", choices=("hide", "judge"), default="hide"),

@@ -32,6 +32,7 @@ from functools import partial
 from typing import cast
 
 from mcp_tool_filter.core.conversation.declared import revision_in
+from mcp_tool_filter.core.conversation.edited import decide_edited, edited
 from mcp_tool_filter.core.conversation.exchanges import (
     ACKNOWLEDGED,
     LIST_CHANGED,
@@ -106,7 +107,13 @@ from mcp_tool_filter.core.policy.effects import (
     waits,
     with_pauses,
 )
-from mcp_tool_filter.core.policy.situation import Client, Direction, RpcExchange, Situation, Via
+from mcp_tool_filter.core.policy.situation import (
+    Client,
+    Direction,
+    RpcExchange,
+    Situation,
+    Via,
+)
 from mcp_tool_filter.core.policy.snapshot import Snapshot
 from mcp_tool_filter.core.policy.tool_filter import (
     filter_from_client,
@@ -294,6 +301,9 @@ class Conversation:
         for each, verdict in zip(judged.members, verdicts, strict=True):
             self._settle(each, self._by_policy_now(each, verdict))
         is_ours = judged.direction is Direction.FROM_CLIENT
+        if any(one.is_edited for one in judged.members):
+            batch = Batch(tuple(cast("Single", one.message) for one in judged.members))
+            judged.message, judged.is_edited = batch, True
         join = join_from_client if is_ours else join_from_upstream
         if any(one.would for one in judged.members):
             judged.would = join(batch, [one.would or one.verdict for one in judged.members])
@@ -309,7 +319,14 @@ class Conversation:
             exchange.is_cancelled = named is not None and self.policy.held.cancel(
                 self.client, message.place.cut(named)
             )
-        decision = self._decide_by_snapshot(message, judged, arrival)
+        decide = partial(self._decide_by_snapshot, judged=judged, arrival=arrival)
+        if (editor := self.policy.config.editor) is None:
+            decision = decide(message)
+        else:
+            snapshot = self.policy.kinds.of(self.client).snapshot
+            decision = decide_edited(
+                editor, message, judged, snapshot, self.policy.config.limits, decide
+            )
         if isinstance(decision, VERDICTS) or exchange is None:
             return decision
         self.policy.held.add(self.client, exchange)
@@ -419,6 +436,8 @@ class Conversation:
         judged.verdict = verdict
         policy = self.policy
         policy.observe(judged)
+        if policy.config.editor is not None:
+            judged.verdict = edited(judged, policy.config.editor, policy.config.limits)
         if policy.propagate and not isinstance(judged.message, Response):
             judged.verdict = policy.propagate(judged)
         return judged
@@ -600,6 +619,8 @@ class Conversation:
         if asked is None or len(raw) > self.policy.config.limits.message:
             return None
         kind = self._kind_of(asked)
+        if asked.method == _LIST and self.policy.config.editor is not None:
+            return None  # it is edited, and for that it must be read
         if asked.method == _LIST and not kind.may_learn:
             verdict = self.policy.judged.recall(raw, envelope, kind.snapshot)
         elif asked.method == "tools/call":

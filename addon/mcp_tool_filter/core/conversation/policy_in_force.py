@@ -71,6 +71,8 @@ class Judged:
     """What would have happened, if the policy only reports it (``shadow``, ``mode: audit``)."""
     audited: list[Verdict] | None = None
     """The verdicts of rules that only report."""
+    is_edited: bool = False
+    """True if ``message`` is not what the client has sent: the server has other names for it."""
     in_force: Snapshot | None = None
     """The snapshot in force at that time; it differs from ``snapshot`` for a page of an unfinished
     list."""

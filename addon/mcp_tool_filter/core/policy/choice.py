@@ -54,6 +54,13 @@ class ApprovedTools(Protocol):
         """Return the warning about the instructions of a server; empty if they are approved."""
 
 
+class Vouching(Protocol):
+    """The operator's word about tools: it counts more than what a definition claims."""
+
+    def vouched(self, name: str, claims: Claims) -> Claims:
+        """Return what counts of a tool with these claims."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cause:
     """What hides a tool, if that is not a deny pattern."""
@@ -119,6 +126,7 @@ class Choice:
     """A second allow list: a tool must match both."""
     hints: tuple[str, ...] = ()
     """The hints that hide tools, as users call them."""
+    vouching: Vouching | None = None
     lock: ApprovedTools | None = None
     """What a person has approved: no other tool is exposed."""
 
@@ -173,8 +181,13 @@ class Choice:
             return locked
         if definition is None:
             return UNDECIDED
-        says = claims_in(definition)
+        says = self.claims(name, definition)
         return next((_CAUSES[hint] for hint in hints if _HIDES[hint](says)), None)
+
+    def claims(self, name: str, definition: bytes) -> Claims:
+        """Return what is known of a tool: what the operator says of it, else what it claims."""
+        claims = claims_in(definition)
+        return self.vouching.vouched(name, claims) if self.vouching else claims
 
     def could_expose(self, name: str, by: Hider) -> bool:
         """Tell whether an exception would expose a tool that is hidden by this."""

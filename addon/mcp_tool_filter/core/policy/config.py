@@ -46,7 +46,7 @@ from mcp_tool_filter.core.policy.patterns import (
 )
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.policy.situation import Catalog
+    from mcp_tool_filter.core.policy.situation import Catalog, Editor
 
 _MISLEADING = re.compile(r"//|/\.{1,2}(?:[/;]|$)|\\|%2[ef]|%5c|%25|;", re.IGNORECASE)
 
@@ -218,6 +218,12 @@ class Config:
     """None: as many as the file descriptors allow."""
     rules: str = ""
     """The path of a rules file; empty means no rules."""
+    edits: str = ""
+    """The path of a file with edits of definitions."""
+    edit_tables: tuple[str, ...] = ()
+    """Edits from the config file, as JSON; those of one server come before those for all."""
+    editor: Editor | None = None
+    """What makes these edits; a room makes it of the tables."""
     lock: str = ""
     """The path of a lock; ``rooms/lock/lock_file`` reads it into the ``choice``."""
     audit: Audit | None = None
@@ -250,8 +256,10 @@ class Config:
     def refuse_unread(self) -> None:
         """Refuse what it names and nobody has read or made: without that, all would pass."""
         lacks_lock = self.lock and self.choice.lock is None
-        if lacks_lock or (self.of_catalog and self.catalog is None):
+        lacks_editor = (self.edits or self.edit_tables) and self.editor is None
+        if lacks_lock or lacks_editor or (self.of_catalog and self.catalog is None):
             what = "--lock" if lacks_lock else "Patterns for prompts, resources or skills"
+            what = "Edits of tools" if lacks_editor else what
             raise StartError(f"{what} cannot be used", why="The room for it is not installed")
 
 
@@ -328,13 +336,14 @@ def parse_config(
     *,
     environment: Mapping[str, str] = os.environ,
     allow_too: Sequence[str] = (),
+    edit_tables: Sequence[str] = (),
     **more: Texts,
 ) -> Config:
     """Check the user's settings. Raises StartError, which quotes the wrong text.
 
     ``texts`` and ``more`` are the options' values by their keys. ``None`` means that ``deny`` or
     ``allow`` is not set; an empty list is an error. ``allow_too`` is another list that a tool must
-    match.
+    match. ``edit_tables`` are ``[tools]`` tables as JSON.
     """
     given = _Given({**texts, **more})
     config = Config(
@@ -361,6 +370,8 @@ def parse_config(
         max_clients=_parse_max_clients(given.one("max_clients")),
         rules=given.one("rules"),
         lock=given.one("lock"),
+        edits=given.one("edits"),
+        edit_tables=tuple(edit_tables),
         audit=_parse_audit(given),
         metrics=_parse_metrics(given, environment),
         otel=given.is_on("otel"),

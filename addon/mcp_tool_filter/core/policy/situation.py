@@ -5,7 +5,7 @@ And the interface of a link of the chain, which decides in a situation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
@@ -18,7 +18,7 @@ from mcp_tool_filter.core.policy.effects import Deciding, Decision
 from mcp_tool_filter.core.policy.patterns import Pattern
 from mcp_tool_filter.core.policy.snapshot import CatalogItem, Snapshot
 from mcp_tool_filter.core.policy.tool_filter import Envelope
-from mcp_tool_filter.core.policy.verdict import Verdict
+from mcp_tool_filter.core.policy.verdict import Drop, Reply, Verdict
 
 
 class Direction(StrEnum):
@@ -120,6 +120,8 @@ class RpcExchange:
     """Bytes of the request; for a member of a batch, the bytes of that member."""
     request: Request | None = None
     """Kept only if a link of the chain wants to see it with the response."""
+    exposed: str = ""
+    """The name by which the client called the tool, if that is not the server's own."""
     cursor: str | None = None
     """The cursor that it sends."""
     is_unusual: bool = False
@@ -156,6 +158,26 @@ class Link(Protocol):
     """
 
     def decide(self, message: Single, situation: Situation) -> Decision[Verdict]: ...
+
+
+class Editor(Protocol):
+    """Edits names and definitions at the client's side of the policy, which judges the server's
+    own."""
+
+    def asked(
+        self, message: Single, snapshot: Snapshot, limits: Limits
+    ) -> tuple[Single, Reply | Drop | None]:
+        """Return a client's message with the server's own names, and the refusal of a call that
+        policy would let pass. Raises ProtocolError."""
+
+    def exposed(self, own: str) -> str:
+        """Return the name that clients know."""
+
+    def told(self, text: bytes, snapshot: Snapshot, limits: Limits) -> bytes:
+        """Return a message for the client with the edited definitions. Raises ProtocolError."""
+
+    def refusal(self, text: bytes, names: Iterable[str]) -> bytes:
+        """Return errors that we write with the names of these tools that the client knows."""
 
 
 class Catalog(Protocol):

@@ -39,6 +39,8 @@ class Why(StrEnum):
     """A rule refused it."""
     CHANGED = "changed"
     """Rules changed it."""
+    EDITED = "edited"
+    """An edit of definitions changed it."""
     STORED = "stored"
     """A cached answer of a rule."""
     CANCELLED = "cancelled"

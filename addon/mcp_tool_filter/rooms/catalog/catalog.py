@@ -32,6 +32,7 @@ from urllib.parse import unquote
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.messages.limits import META_REVISION, Limits, revision_of
 from mcp_tool_filter.core.messages.messages import (
+    INVALID_PARAMS,
     Message,
     Notification,
     Request,
@@ -129,7 +130,6 @@ _KNOWN: Final = frozenset(
     | {"notifications", "resourceSubscriptions"}
 )
 _KNOWN_FOLDED: Final = frozenset(map(fold, _KNOWN))
-_INVALID_PARAMS: Final = -32602
 _NOT_A_LETTER = re.compile(r"[\W_]")
 _LONGEST_NAME = 64 * 1024  # characters of a prompt's name
 # A string that may be a URI, as an element of an array or as a member (its key may have escapes).
@@ -687,7 +687,7 @@ def _unknown(
     if revision is None and situation.client is not None:
         revision = situation.client.revision
     is_of_resources = method.startswith(("resources/", _LISTEN))
-    code = _INVALID_PARAMS
+    code = INVALID_PARAMS
     if is_of_resources and method not in (_LISTEN, "resources/directory/read"):
         code = revision_of(revision).resource_not_found
     if is_of_resources:

@@ -1,0 +1,72 @@
+"""Where an editor sits: a client's message is edited before it is judged, and what the client gets
+after it was judged.
+
+So policy, rules and observers have the server's own names and definitions. An editor is set only
+if the user has edits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from mcp_tool_filter.core.conversation.policy_in_force import Judged
+from mcp_tool_filter.core.messages.limits import Limits
+from mcp_tool_filter.core.messages.messages import Batch, Single, render_batch
+from mcp_tool_filter.core.policy.effects import Decision, then
+from mcp_tool_filter.core.policy.situation import Direction, Editor
+from mcp_tool_filter.core.policy.snapshot import Snapshot
+from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+
+
+def decide_edited(
+    editor: Editor,
+    message: Single,
+    judged: Judged,
+    snapshot: Snapshot,
+    limits: Limits,
+    decide: Callable[[Single], Decision[Verdict]],
+) -> Decision[Verdict]:
+    """Decide on a client's message under the server's own names. Raises ProtocolError."""
+    changed, refusal = editor.asked(message, snapshot, limits)
+    if changed is not message:
+        judged.message, judged.is_edited = changed, True
+    decision = decide(changed)
+    exchange = judged.exchange
+    if exchange is not None and exchange.tool is not None:
+        exposed = editor.exposed(exchange.tool)
+        exchange.exposed = exposed if exposed != exchange.tool else ""
+    if refusal is None and not judged.is_edited:
+        return decision
+
+    def answered(verdict: Verdict) -> Verdict:
+        if isinstance(verdict, Reply):
+            text = editor.refusal(verdict.text, verdict.reason.tools)
+            return replace(verdict, text=text) if judged.is_edited else verdict
+        # Only now: else the refusal would show that a hidden tool is there.
+        return refusal if refusal and not isinstance(verdict, Drop) else verdict
+
+    return then(decision, answered)
+
+
+def edited(judged: Judged, editor: Editor, limits: Limits) -> Verdict:
+    """Return the verdict with the names and definitions that its receiver knows."""
+    verdict, message = judged.verdict, judged.message
+    if isinstance(verdict, Drop) or message is None:
+        return verdict
+    is_for_upstream = judged.direction is Direction.FROM_CLIENT
+    if isinstance(verdict, Forward):
+        each = message.members if isinstance(message, Batch) else (message,)
+        if is_for_upstream:
+            texts = [one.place.raw for one in each]
+            text = render_batch(texts) if isinstance(message, Batch) else texts[0]
+            return Rewrite(text, Reason(Why.EDITED)) if judged.is_edited else verdict
+        raw = each[0].place.text.encode()
+        text = editor.told(raw, judged.snapshot, limits)
+        return verdict if text == raw else Rewrite(text, Reason(Why.EDITED))
+    if is_for_upstream and isinstance(verdict, Rewrite):
+        return verdict
+    text = verdict.text
+    if not is_for_upstream:
+        text = editor.refusal(text, verdict.reason.tools)
+    return replace(verdict, text=editor.told(text, judged.snapshot, limits))

@@ -1,0 +1,287 @@
+"""The editor of one server's tools: what its clients see and say instead of the server's own.
+
+Policy, observers and rules have the server's own names and definitions. So each message of a client
+is edited before it is judged, and each list after it was judged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from mcp_tool_filter.core.errors import ProtocolError
+from mcp_tool_filter.core.messages.limits import Limits
+from mcp_tool_filter.core.messages.messages import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    Batch,
+    Notification,
+    Request,
+    Response,
+    Single,
+    parse_message,
+    render_batch,
+    render_error,
+)
+from mcp_tool_filter.core.messages.scan import Value, open_value
+from mcp_tool_filter.core.messages.tools import (
+    Definition,
+    Listing,
+    parse_listing,
+    with_edits,
+)
+from mcp_tool_filter.core.messages.tools import (
+    Edit as Change,
+)
+from mcp_tool_filter.core.policy.choice import Claims
+from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
+from mcp_tool_filter.core.policy.verdict import Drop, Reason, Reply, Why
+from mcp_tool_filter.rooms.edits.definitions import (
+    CannotEdit,
+    edited_definition,
+    fixed_arguments,
+    problems_in,
+)
+from mcp_tool_filter.rooms.edits.tables import NO_EDIT, BadEdit, Edits
+
+_MOST_KEPT = 20_000  # edited definitions, by the server's own
+_CALL = "tools/call"
+
+
+@dataclass(slots=True, eq=False)
+class DefinitionEditor:
+    """All edits of one server, and the definitions that they have made."""
+
+    edits: Edits
+    _kept: dict[bytes, bytes | None] = field(default_factory=dict)
+    """None for a definition that cannot be edited: its tool is hidden."""
+    _lists: tuple[object, bytes] | None = None
+    """The definitions of a snapshot, and all of them edited: most clients get this list."""
+
+    def vouched(self, name: str, claims: Claims) -> Claims:
+        return self.edits.vouched(name, claims)
+
+    def exposed(self, own: str) -> str:
+        """Return the name that clients know."""
+        try:
+            return self.edits.for_tool(own).name or own
+        except BadEdit:
+            return own
+
+    def own(self, name: str, snapshot: Snapshot) -> str | None:
+        """Return the server's own name of a tool; None if clients know no tool of this name."""
+        own = self.edits.own_names.get(name)
+        if own is not None and (_is_listed(own, snapshot) or name not in snapshot.allowed):
+            return own
+        if self.exposed(name) != name:
+            return None  # it has a new name
+        raw = snapshot.allowed.get(name)
+        return None if raw is not None and self.edited(name, raw) is None else name
+
+    # What clients say
+
+    def asked(
+        self, message: Single, snapshot: Snapshot, limits: Limits
+    ) -> tuple[Single, Reply | Drop | None]:
+        """Return a client's message with the server's own names, and the refusal of a call that
+        policy would let pass. Raises ProtocolError."""
+        if isinstance(message, Response) or message.params is None:
+            return message, None
+        changes: list[Change] = []
+        for params in _calls_in(message):
+            said = params.get("name")
+            if said is None or said.text is None:
+                continue  # policy refuses it
+            name = self.own(said.text, snapshot)
+            if name is None:
+                return message, _refused(message, _not_found(said.text), said.text)
+            if name != said.text:
+                changes.append(Change(said.start, said.end, json.dumps(name)))
+            try:
+                fixed = fixed_arguments(message.place.text, params, self.edits.for_tool(name))
+            except CannotEdit as error:
+                what = f"Invalid params: {error}"
+                return _with(message, changes, limits), _refused(message, what, name)
+            changes += [fixed] if fixed else []
+        return _with(message, changes, limits), None
+
+    # What clients get
+
+    def told(self, text: bytes, snapshot: Snapshot, limits: Limits) -> bytes:
+        """Return a message for the client with the edited definitions. Raises ProtocolError."""
+        own = snapshot.allowed.tools
+        if len(own) > 2 and own in text:  # the list of the snapshot, as it is
+            return text.replace(own, self._all_of(snapshot), 1)
+        if b"tools" not in text and b"\\u" not in text:
+            return text
+        message = parse_message(text, limits)
+        if not isinstance(message, Batch):
+            return self._with_edited(message, snapshot) or text
+        each = [self._with_edited(one, snapshot) for one in message.members]
+        if not any(each):
+            return text
+        pairs = zip(each, message.members, strict=True)
+        return render_batch([new or one.place.raw for new, one in pairs])
+
+    def _all_of(self, snapshot: Snapshot) -> bytes:
+        known = self._lists
+        if known is None or known[0] is not snapshot.allowed:
+            names = snapshot.allowed.items()
+            edited = (self._shown(name, raw, snapshot) for name, raw in names)
+            written = b"[" + b",".join(one for one in edited if one is not None) + b"]"
+            known = self._lists = snapshot.allowed, written
+        return known[1]
+
+    def _with_edited(self, message: Single, snapshot: Snapshot) -> bytes | None:
+        """Return a message with the edited definitions; None if it stays as it is."""
+        if isinstance(message, Request) and message.method == "sampling/createMessage":
+            return None  # these tools are for the model
+        try:
+            listing = parse_listing(message)
+        except ProtocolError:
+            return None  # policy has decided that it is no list
+        if listing is None or not listing.has_definitions:
+            return None
+        edited = list(self._edited_in(listing, snapshot))
+        if edited == [one.raw for one in listing.definitions]:
+            return None
+        return listing.with_tools(edited)
+
+    def _edited_in(self, listing: Listing, snapshot: Snapshot) -> Iterator[bytes]:
+        for one in listing.definitions:
+            edited = one.raw if one.name is None else self._shown(one.name, one.raw, snapshot)
+            if edited is not None:
+                yield edited
+
+    def _shown(self, name: str, raw: bytes, snapshot: Snapshot) -> bytes | None:
+        """Return what a client sees of a tool; None if it must not see it."""
+        other = self.edits.own_names.get(name)
+        if other is not None and other != name and _is_listed(other, snapshot):
+            return None  # another tool has this name now
+        return self.edited(name, raw)
+
+    def edited(self, name: str, raw: bytes) -> bytes | None:
+        """Return a definition with its edits; None if that is not possible."""
+        if raw in self._kept:
+            return self._kept[raw]
+        try:
+            edit = self.edits.for_tool(name)
+            if edit is NO_EDIT:
+                return raw
+            for _ in problems_in(raw, edit):
+                pass  # the report warns of them
+            edited: bytes | None = edited_definition(raw, edit)
+        except (CannotEdit, BadEdit):
+            edited = None
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        self._kept[raw] = edited
+        return edited
+
+    def refusal(self, text: bytes, names: Iterable[str]) -> bytes:
+        """Return errors that we write with the names that the client knows."""
+        for own in names:
+            new = self.exposed(own)
+            if new != own:
+                text = text.replace(_quoted(_not_found(own)), _quoted(_not_found(new)))
+        return text
+
+    # The report
+
+    def problem_at_start(self, definitions: Iterable[Definition], snapshot: Snapshot) -> str:
+        """Return why the filter must not start with these tools; empty if it may."""
+        listed = [one for one in definitions if one.name is not None]
+        names = {one.name for one in listed}
+        for new, own in self.edits.own_names.items():
+            if own not in names:
+                continue
+            if new in names and new != own:
+                return f"The new name of {shown(own)} is taken: the server has a tool {shown(new)}"
+            by = snapshot.choice.hiding(new) if own in snapshot.allowed else None
+            if by is not None and getattr(by, "matches", None):
+                return f'The new name of {shown(own)} is denied: "{by.text}" matches {shown(new)}'
+        for one in listed:
+            if one.name is not None and one.name in snapshot.allowed:
+                try:
+                    edit = self.edits.for_tool(one.name)
+                    list(problems_in(one.raw, edit) if edit is not NO_EDIT else ())
+                except CannotEdit as error:
+                    return f"The edit of {shown(one.name)} {error}"
+                except BadEdit as error:
+                    return error.one_line
+        return ""
+
+    def unmatched(self, names: Iterable[str]) -> list[str]:
+        """Return the names and globs that match no tool."""
+        known = list(names)
+        patterns = dict.fromkeys(self.edits.patterns)
+        return [one for one in patterns if not self.edits.matches(one, known)]
+
+    def warnings(self, snapshot: Snapshot) -> Iterator[str]:
+        """Yield what an edit wants and its tool does not have."""
+        for name, raw in snapshot.allowed.items():
+            try:
+                edit = self.edits.for_tool(name)
+                if edit is NO_EDIT:
+                    continue
+                for problem in problems_in(raw, edit):
+                    yield f"Warning: the edit of {shown(name)}: {problem}"
+                edited_definition(raw, edit)
+            except (CannotEdit, BadEdit) as error:
+                yield f"Warning: {shown(name)} cannot be edited, so it is hidden: {error}"
+            if (new := self.exposed(name)) != name and new in snapshot.allowed:
+                yield f"Warning: {shown(new)} is hidden: {shown(name)} has this name now"
+
+
+def _is_listed(name: str, snapshot: Snapshot) -> bool:
+    return name in snapshot.allowed or name in snapshot.denied
+
+
+def _calls_in(message: Request | Notification) -> Iterator[Value]:
+    """Yield the params of a call, also of one that another request carries."""
+    params, text = message.params, message.place.text
+    if params is None or params.members is None:
+        return
+    if message.method == _CALL:
+        yield params
+        return
+    if text.find('"method"', params.start, params.end) < 0:
+        return
+    inside = (open_value(text, one.value, {"params": {}}) for one in params.members)
+    for holder in (params, *inside):
+        method, asked = holder.get("method"), holder.get("params")
+        if method is not None and method.text == _CALL and asked is not None:
+            yield open_value(text, asked, {})
+
+
+def _with(message: Request | Notification, changes: list[Change], limits: Limits) -> Single:
+    if not changes:
+        return message
+    place = message.place
+    raw = with_edits(place.text, place.start, place.end, changes).encode()
+    larger = max(limits.message, len(raw))
+    changed = parse_message(raw, Limits(message=larger, depth=limits.depth))
+    if isinstance(changed, Batch):
+        raise ProtocolError("a batch in place of a message")
+    return changed
+
+
+def _not_found(name: str) -> str:
+    return f"Tool not found: {shown(name)}"
+
+
+def _quoted(text: str) -> bytes:
+    """Return a text as ``render_error`` writes it, up to its end."""
+    rendered = render_error("0", METHOD_NOT_FOUND, text)
+    start = rendered.index(b'"message":') + len(b'"message":')
+    return rendered[start : rendered.rindex(b'"') + 1]
+
+
+def _refused(message: Request | Notification, text: str, name: str) -> Reply | Drop:
+    is_unknown = text == _not_found(name)
+    reason = Reason(Why.UNKNOWN if is_unknown else Why.EDITED, (name,), detail=text)
+    if isinstance(message, Notification):
+        return Drop(reason)
+    code = METHOD_NOT_FOUND if is_unknown else INVALID_PARAMS
+    return Reply(render_error(message.id, code, text), reason)
