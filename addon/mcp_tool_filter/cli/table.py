@@ -27,6 +27,7 @@ TOPICS: Final = {
     "run": "filter all servers that a client reaches by URL",
     "watch": "the terminal, the page, the audit log, metrics and traces",
     "lock": "a file with the tools that you have approved, and how CI checks it",
+    "edits": "other names, texts, hints and parameters for tools that you cannot change",
     "rules": "a file with rules on messages: block, change, limit, notify",
     "rules-reference": "every condition and action of a rules file, with examples",
     "scale": "several replicas behind a balancer, and what each carries",

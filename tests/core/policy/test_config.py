@@ -105,7 +105,7 @@ def test_an_invalid_value_stops_the_start(options: dict[str, str]) -> None:
         parse_config(options, environment={})
 
 
-@each_row("key", sorted(KEYS.keys() - {"rules", "lock", "audit_log"}))
+@each_row("key", sorted(KEYS.keys() - {"rules", "lock", "edits", "audit_log"}))
 def test_every_declared_option_is_read_and_checked(key: str) -> None:
     nonsense = "\0 ([{"
     with pytest.raises(StartError, match="Invalid"):

@@ -132,7 +132,8 @@ AuditLine = TypedDict(
         ],
         "server": Annotated[str, "the server's name in the config file: in serve"],
         "exposed": Annotated[
-            str, "what the client calls the tool, if it has called it at /mcp or a profile"
+            str,
+            "what the client calls the tool, if not by its name: at /mcp, in profiles, by edits",
         ],
         "session": Annotated[
             str | None,
@@ -566,6 +567,8 @@ class Auditor:
             entry["id"] = message.id[:LONGEST]
         if exchange and exchange.tool is not None:
             entry["tool"] = shown(exchange.tool[:LONGEST])
+            if exchange.exposed:
+                entry.setdefault("exposed", shown(exchange.exposed[:LONGEST]))
         elif subject := subject_of(message):
             kind, name = subject
             entry[cast("_Subject", kind)] = name
