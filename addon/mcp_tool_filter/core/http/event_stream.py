@@ -126,6 +126,8 @@ class EventStream:
 
     def abandon(self) -> None:
         """Drop what is held back: the client has left, or the stream is lost."""
+        # Now, not when the garbage collector finds this: an unfinished event may be of 20 MB.
+        self._parser = EventParser(max_pending=self._limits.pending)
         if self._held:
             self._held.abandon()
 
