@@ -6,6 +6,7 @@ import http.client
 import json
 import queue
 import re
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -152,7 +153,8 @@ class Talking:
     def close(self) -> None:
         for one in self._streams:
             if one.sock:
-                one.sock.close()
+                one.sock.shutdown(socket.SHUT_RDWR)
+            one.close()
 
 
 def asked(method: str, params: str = "{}", id: str = "1") -> bytes:

@@ -173,8 +173,6 @@ class Fetched:
     server_name: str = ""
     server_version: str = ""
     instructions: str | None = None
-    revisions: tuple[str, ...] = ()
-    """All that it speaks, if it has said so."""
     offered: Mapping[str, object] = field(default_factory=dict)
     """Its capabilities, as it has declared them."""
     sessions: bool = True

@@ -125,7 +125,6 @@ async def fetch_from(target: Target, find: FindTransport) -> Fetched:
         server_name=found.introduction.server_name,
         server_version=found.introduction.server_version,
         instructions=found.introduction.instructions,
-        revisions=found.introduction.revisions,
         offered=found.introduction.offered,
         sessions=found.client.has_session,
         pages=pages,

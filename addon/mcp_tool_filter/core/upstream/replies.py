@@ -95,8 +95,6 @@ class UpstreamIntroduction:
     has_tools: bool
     instructions: str | None
     """What it tells the model about itself."""
-    revisions: tuple[str, ...]
-    """All that it speaks, if it says so."""
     offered: Mapping[str, object]
     """Its capabilities."""
 
@@ -112,7 +110,6 @@ def introduction_of(reply: ResultReply, *, revision: object) -> UpstreamIntroduc
         server_version=plain(str(info.get("version") or "")),
         has_tools="tools" in _mapping(reply.result.get("capabilities")),
         instructions=instructions if isinstance(instructions, str) else None,
-        revisions=revisions_in(reply.result.get("supportedVersions")),
         offered=_mapping(reply.result.get("capabilities")),
     )
 

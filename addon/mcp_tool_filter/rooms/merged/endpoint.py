@@ -68,6 +68,8 @@ class MergedEndpoint:
         self._merged: OrderedDict[tuple[int, ...], MergedList] = OrderedDict()
         self._last: dict[tuple[str, ListKind], Offer] = {}
         self._wants_login: dict[str, float] = {}
+        self.only_newer: set[str] = set()
+        """The servers that have refused a session, and speak 2026-07-28."""
         self._warned: set[str] = set()
         self._looking: asyncio.Task[None] | None = None
         self._look_again: dict[str, tuple[float, float]] = {}
@@ -303,6 +305,7 @@ class MergedEndpoint:
 
     def note_change(self) -> None:
         """A server came, went, or shows other tools."""
+        self.only_newer.clear()
         for talk in list(self.talks):
             talk.note_change_of_servers()
 

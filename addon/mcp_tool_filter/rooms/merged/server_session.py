@@ -63,6 +63,10 @@ class Missing(Exception):
     """A server that cannot be asked now; the text is for people."""
 
 
+class NoSession(Missing):
+    """A server that refuses ``initialize``."""
+
+
 class Outlet(Protocol):
     """Where messages for our client go: the answer to its POST, its stream, or stdout."""
 
@@ -169,15 +173,20 @@ class ServerSession:
         async with asyncio.timeout(_PATIENCE):
             site = await self._running_site()
             fetched = site.listener.fetched
-            is_newer = fetched.revision in STATELESS_REVISIONS
-            # A server of both eras gets what our client speaks.
-            is_both = not {*fetched.revisions}.isdisjoint(SESSION_REVISIONS)
-            self.is_stateless = is_newer and (self.talk.is_stateless or not is_both)
+            is_newer, known = fetched.revision in STATELESS_REVISIONS, self.talk.endpoint.only_newer
+            self.is_stateless = is_newer and (self.talk.is_stateless or self.name in known)
             self.is_legacy = fetched.transport is Transport.LEGACY_SSE
             self.offered, self.id, self._post = fetched.offered, b"", None
-            self.revision = fetched.revision if self.is_stateless else ""
+            self.revision = ""
             if not self.is_stateless:
-                await self._initialize()
+                try:
+                    await self._initialize()
+                except NoSession:  # of both eras, a server gets what our client speaks
+                    if not is_newer:
+                        raise
+                    known.add(self.name)
+                    self.is_stateless = True
+            self.revision = fetched.revision if self.is_stateless else self.revision
         self.is_open = True
         if self.talk.is_listening:
             self.listen()
@@ -219,8 +228,9 @@ class ServerSession:
             return result
         error = said.get("error")
         is_ours = isinstance(error, dict) and error.get("code") == UPSTREAM_LOST
-        text = str(error["message"]) if is_ours else f"The server {self.name} refuses a session"
-        raise Missing(text)
+        if isinstance(error, dict) and is_ours:
+            raise Missing(str(error.get("message")))
+        raise NoSession(f"The server {self.name} refuses a session")
 
     async def _post_alone(self, raw: bytes) -> None:
         """Send a notification; return when the server has it."""

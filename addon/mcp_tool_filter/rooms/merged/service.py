@@ -501,7 +501,7 @@ class _StreamOutlet(_Outlet):
         self._has_ids = has_ids
         self._begin()
         self._send(b": open\n\n")
-        self._beat()
+        self._beat_later()
 
     def begin(self) -> None:
         """It has begun."""
@@ -524,7 +524,10 @@ class _StreamOutlet(_Outlet):
     def _beat(self) -> None:
         if self.is_open:
             self._send(b": alive\n\n")
-            asyncio.get_running_loop().call_later(_HEARTBEAT, self._beat)
+            self._beat_later()
+
+    def _beat_later(self) -> None:
+        asyncio.get_running_loop().call_later(_HEARTBEAT, self._beat)
 
 
 def _ignore(_data: bytes) -> None:

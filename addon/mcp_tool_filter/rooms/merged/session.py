@@ -326,7 +326,7 @@ class Talk:
     ) -> None:
         if name is None or name.text is None:
             return self._refuse(pending, INVALID_PARAMS, "Invalid params: name")
-        known = self._lists.get(kind) if kind is not TOOLS else self._list_at_once(kind)
+        known = self._lists.get(kind) or self._list_at_once(kind)
         owner = known.owner(name.text) if known else None
         if owner is None:
             self._work_for(pending, self._look_up(kind, message, pending, name))
@@ -599,6 +599,7 @@ class Talk:
 
     def note_change_of_servers(self) -> None:
         """A server came, went, or shows other tools."""
+        self._lists.clear()
         self.note_change(TOOLS, *self._shown)
 
     def _compare_soon(self) -> None:
