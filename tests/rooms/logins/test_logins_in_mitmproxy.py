@@ -26,7 +26,7 @@ from mitmproxy import hooks
 from mitmproxy.addons.save import Save
 
 from mcp_tool_filter.core.conversation.memory import Fetched, example
-from mcp_tool_filter.rooms.logins import login
+from mcp_tool_filter.rooms.logins import login, logins_through
 from mcp_tool_filter.rooms.logins.store import LoginStore
 from mcp_tool_filter.rooms.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.rooms.recordings.flow_dump import read_flows
@@ -336,6 +336,22 @@ async def test_the_callback_may_come_from_another_site(tmp_path: Path) -> None:
         assert (await it.authorize(frame)).status == 403
         assert (await it.see(PLACE, page)).status == 403
         assert (await it.see("/mcp", page)).status == 403
+
+
+async def test_one_client_that_begins_many_logins_ends_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logins_through, "_MOST_UNDER_WAY", 20)
+    async with between(tmp_path, sends_issuer=True) as it:
+        await it.register()
+        await it.register()
+        begun = query_of(await it.authorize(client_id="client-1"))
+        for _ in range(30):
+            last = query_of(await it.authorize(client_id="client-2"))
+        for login in (begun, last):
+            back = urlencode({"code": "c", "iss": it.upstream.issuer, "state": login["state"]})
+            got = await it.see(f"{urlsplit(login['redirect_uri']).path}?{back}")
+            assert query_of(got)["code"] == "c"
 
 
 async def test_addresses_named_by_a_client_are_never_requested(tmp_path: Path) -> None:
