@@ -13,7 +13,7 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from mcp_tool_filter.core.messages.limits import Limits
-from mcp_tool_filter.core.sockets.server import ServedRequest, ServedResponse
+from mcp_tool_filter.core.sockets.served import ServedRequest, ServedResponse
 from mcp_tool_filter.rooms.stdio.bridge import Bridge, answer_from, events_from
 from mcp_tool_filter.rooms.stdio.child import Child
 from mcp_tool_filter.rooms.stdio.sessions import BridgeSessions, Outbox

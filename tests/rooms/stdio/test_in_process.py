@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from mcp_tool_filter.core.sockets.server import AnswerRequest, ServedRequest, ServedResponse
+from mcp_tool_filter.core.sockets.served import AnswerRequest, ServedRequest, ServedResponse
 from mcp_tool_filter.rooms.stdio.in_process import InProcess
 from tests.core.engine.table import PING, PONG, Table, call, result
 

@@ -22,6 +22,7 @@ from typing import Any, Final
 from mcp_tool_filter import __version__
 from mcp_tool_filter.cli.commands.http import HttpFilter
 from mcp_tool_filter.cli.flags import Given
+from mcp_tool_filter.cli.http_server import http_server
 from mcp_tool_filter.cli.settings import Settings, settle
 from mcp_tool_filter.cli.terminal import (
     Colour,
@@ -46,7 +47,7 @@ from mcp_tool_filter.core.options import CHOICE, OPTIONS
 from mcp_tool_filter.core.process.sentences import estimate_tokens
 from mcp_tool_filter.core.sockets.client import HttpClient
 from mcp_tool_filter.core.sockets.serve import bind
-from mcp_tool_filter.core.sockets.server import ServedRequest, ServedResponse, http_server
+from mcp_tool_filter.core.sockets.served import ServedRequest, ServedResponse
 from mcp_tool_filter.core.upstream.clients import JSON_BODY, Poster, StreamableClient
 from mcp_tool_filter.core.upstream.replies import Refused
 

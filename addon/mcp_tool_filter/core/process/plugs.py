@@ -20,7 +20,6 @@ from mcp_tool_filter.core.policy.config import Config
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.conversation.policy_in_force import Observer
-    from mcp_tool_filter.core.process.line_session import LineSession
     from mcp_tool_filter.core.process.proxy import Proxy
     from mcp_tool_filter.core.process.site import Site
     from mcp_tool_filter.core.upstream.target import Target
@@ -157,18 +156,6 @@ def load(what: str, flags: str = "") -> Any:
         if not module.startswith(error.name or "?"):  # a package that the room needs
             raise
         raise RoomMissing(flags, module) from None
-
-
-def plug_in(rooms: Iterable[Entry], session: LineSession) -> None:
-    """Plug rooms into a session over stdio. Raises StartError."""
-    for entry in rooms:
-        is_needed = entry.is_needed(session.config)
-        if entry.over_stdio and (is_needed or entry.is_useful(session)):
-            try:
-                load(entry.over_stdio, entry.flags)(session)
-            except RoomMissing:
-                if is_needed:
-                    raise
 
 
 class Plugs:

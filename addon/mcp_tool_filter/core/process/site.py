@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.core.process.plugs import Entry, Sink
     from mcp_tool_filter.core.process.proxy import Proxy
     from mcp_tool_filter.core.sockets.client import Login
-    from mcp_tool_filter.core.sockets.server import AnswerRequest
+    from mcp_tool_filter.core.sockets.served import AnswerRequest
 
 type Fetcher = Callable[[Target], Awaitable[Fetched]]
 type TargetFinder = Callable[[Config], Target]

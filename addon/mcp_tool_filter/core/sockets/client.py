@@ -39,7 +39,7 @@ from mcp_tool_filter.core.sockets.connect import (
 )
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.sockets.server import AnswerRequest
+    from mcp_tool_filter.core.sockets.served import AnswerRequest
 
 # A user must not set these: they would break the framing of our requests.
 _OUR_HEADERS = frozenset(
@@ -357,7 +357,7 @@ class _Answering:
 
     async def send(self, method: bytes, target: str, fields: Fields, body: bytes) -> HttpResponse:
         """Ask, and wait for the head of the answer."""
-        from mcp_tool_filter.core.sockets.server import ServedRequest  # only commands need it
+        from mcp_tool_filter.core.sockets.served import ServedRequest  # only commands need it
 
         headers = tuple((name.lower(), value) for name, value in fields)
         said = await self._answer(ServedRequest(method.decode(), target, headers, body))

@@ -25,7 +25,7 @@ from mcp_tool_filter.core.sockets.connect import addresses_of
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.sockets.connect import ProxyHop
-    from mcp_tool_filter.core.sockets.server import AnswerRequest
+    from mcp_tool_filter.core.sockets.served import AnswerRequest
 
 
 class KnownLogins(Protocol):

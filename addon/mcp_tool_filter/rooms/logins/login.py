@@ -20,15 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+from mcp_tool_filter.cli.http_server import ServerLimits, http_server
 from mcp_tool_filter.core.errors import reason_of
 from mcp_tool_filter.core.policy.config import LOOPBACK
 from mcp_tool_filter.core.sockets.connect import make_tls_context
-from mcp_tool_filter.core.sockets.server import (
-    ServedRequest,
-    ServedResponse,
-    ServerLimits,
-    http_server,
-)
+from mcp_tool_filter.core.sockets.served import ServedRequest, ServedResponse
 from mcp_tool_filter.core.upstream.clients import JSON_OR_EVENTS
 from mcp_tool_filter.rooms.logins.discovery import Discovered, Web, WebFailed, discover, is_local
 from mcp_tool_filter.rooms.logins.metadata import (

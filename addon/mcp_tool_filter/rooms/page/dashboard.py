@@ -32,6 +32,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import orjson
 
+from mcp_tool_filter.cli.http_server import PAGE_LIMITS, comes_from_here, http_server
 from mcp_tool_filter.core.conversation.lists import listings_in
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce, SessionAtWork
 from mcp_tool_filter.core.errors import StartError, printable, reason_of
@@ -44,13 +45,7 @@ from mcp_tool_filter.core.policy.situation import Session
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.core.process.sentences import CLIENT_NAME, estimate_tokens, pattern_warnings
 from mcp_tool_filter.core.process.statistics import JsonObject, Statistics
-from mcp_tool_filter.core.sockets.server import (
-    PAGE_LIMITS,
-    ServedRequest,
-    ServedResponse,
-    comes_from_here,
-    http_server,
-)
+from mcp_tool_filter.core.sockets.served import ServedRequest, ServedResponse
 from mcp_tool_filter.rooms.lock.approvals import Approvals
 from mcp_tool_filter.rooms.page.timeline import Timeline
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from queue import Queue
 from typing import Protocol
 
+from mcp_tool_filter.cli.http_server import ServerLimits, http_server
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.errors import ProtocolError, StartError
 from mcp_tool_filter.core.http.bodies import may_be_event_stream
@@ -53,12 +54,7 @@ from mcp_tool_filter.core.messages.sse import (
     with_data,
 )
 from mcp_tool_filter.core.messages.tools import parse_list_request, parse_listing
-from mcp_tool_filter.core.sockets.server import (
-    ServedRequest,
-    ServedResponse,
-    ServerLimits,
-    http_server,
-)
+from mcp_tool_filter.core.sockets.served import ServedRequest, ServedResponse
 from mcp_tool_filter.core.upstream.clients import JSON_BODY
 from mcp_tool_filter.rooms.recordings.flow_dump import RecordedFlow, Recording, Said
 

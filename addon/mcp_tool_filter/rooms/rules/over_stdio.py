@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.core.process.line_session import LineSession, SendCopy
+from mcp_tool_filter.cli.line_session import LineSession, SendCopy
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.policy.situation import Link

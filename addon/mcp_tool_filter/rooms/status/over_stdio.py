@@ -7,7 +7,7 @@ from collections.abc import Callable
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.core.process.line_session import LineSession
+from mcp_tool_filter.cli.line_session import LineSession
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.conversation.policy_in_force import Judged, Observer

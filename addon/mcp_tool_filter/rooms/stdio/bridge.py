@@ -36,7 +36,7 @@ from mcp_tool_filter.core.messages.messages import (
 )
 from mcp_tool_filter.core.messages.sse import render_event
 from mcp_tool_filter.core.process.site import Connect, ServedCommand
-from mcp_tool_filter.core.sockets.server import ServedRequest, ServedResponse
+from mcp_tool_filter.core.sockets.served import ServedRequest, ServedResponse
 from mcp_tool_filter.core.upstream.fetch import fetch_from
 from mcp_tool_filter.core.upstream.search import Found
 from mcp_tool_filter.core.upstream.target import Target

@@ -23,18 +23,17 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NoReturn
 
+from mcp_tool_filter.cli.line_session import LineSession, plug_in
 from mcp_tool_filter.cli.rooms import ROOMS, make_activity
 from mcp_tool_filter.cli.settings import Settings
 from mcp_tool_filter.core.errors import InvalidOption, StartError
-from mcp_tool_filter.core.process.line_session import LineSession
-from mcp_tool_filter.core.process.plugs import plug_in
 from mcp_tool_filter.rooms.stdio.child import Child, LateWriter, end_child, write_all
 
 if TYPE_CHECKING:
+    from mcp_tool_filter.cli.line_session import LineRules, SendCopy
     from mcp_tool_filter.core.conversation.policy_in_force import Judged
     from mcp_tool_filter.core.policy.situation import Link
     from mcp_tool_filter.core.policy.snapshot import Snapshot
-    from mcp_tool_filter.core.process.line_session import LineRules, SendCopy
     from mcp_tool_filter.core.process.sentences import Introduction
     from mcp_tool_filter.rooms.recordings.line_recorder import LineRecorder
     from mcp_tool_filter.rooms.stdio.judge import LineJudge, ServerName

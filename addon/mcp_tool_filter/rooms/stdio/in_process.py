@@ -20,7 +20,7 @@ from mcp_tool_filter.core.engine.upstream import Upstream
 from mcp_tool_filter.core.engine.wire import AnswerHead
 from mcp_tool_filter.core.http.head import Fields
 from mcp_tool_filter.core.process.background import keep, start_later
-from mcp_tool_filter.core.sockets.server import AnswerRequest, ServedRequest
+from mcp_tool_filter.core.sockets.served import AnswerRequest, ServedRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -35,7 +35,7 @@ from mcp_tool_filter.rooms.stdio.judge import LineJudge, cancelled_by
 from mcp_tool_filter.rooms.stdio.lines import CutLine
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.process.line_session import RulesAwake
+    from mcp_tool_filter.cli.line_session import RulesAwake
 
 type PassOn = Callable[[bytes | CutLine, Verdict], Awaitable[None]]
 

@@ -28,16 +28,11 @@ from concurrent.futures import Future
 from threading import Thread
 from typing import TYPE_CHECKING, cast
 
+from mcp_tool_filter.cli.http_server import PAGE_LIMITS, comes_from_here, http_server
 from mcp_tool_filter.core.errors import StartError, reason_of
 from mcp_tool_filter.core.policy.config import AllowedHosts, MetricsAt
 from mcp_tool_filter.core.policy.verdict import Why
-from mcp_tool_filter.core.sockets.server import (
-    PAGE_LIMITS,
-    ServedRequest,
-    ServedResponse,
-    comes_from_here,
-    http_server,
-)
+from mcp_tool_filter.core.sockets.served import ServedRequest, ServedResponse
 from mcp_tool_filter.rooms.audit.entry import Entry, has_failed, method_of
 
 if TYPE_CHECKING:

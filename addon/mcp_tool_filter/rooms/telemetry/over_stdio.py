@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mcp_tool_filter.cli.line_session import LineSession
 from mcp_tool_filter.core.policy.effects import WriteLog
-from mcp_tool_filter.core.process.line_session import LineSession
 from mcp_tool_filter.rooms.telemetry.watching import Sink, Surveyed, Watching
 
 

@@ -6,12 +6,13 @@ here imports asyncio, because a relay starts without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from mcp_tool_filter.core.policy.config import Config
+from mcp_tool_filter.core.process.plugs import Entry, RoomMissing, load
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.conversation.policy_in_force import Observer, Propagate
@@ -97,3 +98,15 @@ class LineSession:
         self.snapshot = snapshot
         for each in self.on_listed:
             each()
+
+
+def plug_in(rooms: Iterable[Entry], session: LineSession) -> None:
+    """Plug rooms into a session over stdio. Raises StartError."""
+    for entry in rooms:
+        is_needed = entry.is_needed(session.config)
+        if entry.over_stdio and (is_needed or entry.is_useful(session)):
+            try:
+                load(entry.over_stdio, entry.flags)(session)
+            except RoomMissing:
+                if is_needed:
+                    raise

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from errno import EADDRINUSE
@@ -36,6 +36,7 @@ from mcp_tool_filter.core.engine.wire import (
     render_fields,
 )
 from mcp_tool_filter.core.policy.config import AllowedHosts
+from mcp_tool_filter.core.sockets.served import AnswerRequest, ServedRequest, ServedResponse
 
 log = logging.getLogger(__name__)
 
@@ -44,35 +45,6 @@ _MOST_AHEAD = 65536  # bytes that a client may send while we answer it
 _LINGER = 2.0  # seconds in which a client may still send bytes that we discard
 _WITHOUT_BODY = (204, 304)
 _BETWEEN_TRIES = 0.1  # seconds
-
-type ServedFields = Sequence[tuple[bytes, bytes]]
-
-
-@dataclass(frozen=True, slots=True)
-class ServedRequest:
-    """A request; its header names are in lower case."""
-
-    method: str
-    target: str
-    headers: ServedFields
-    body: bytes = b""
-    own: str = ""
-    """Our address to which the client has connected."""
-
-    @property
-    def path(self) -> str:
-        return self.target.partition("?")[0]
-
-    def header(self, name: bytes) -> str | None:
-        """Return the first header of this name (in lower case)."""
-        return next((value.decode("latin-1") for key, value in self.headers if key == name), None)
-
-
-@dataclass(frozen=True, slots=True)
-class ServedResponse:
-    status: int
-    headers: ServedFields = ()
-    body: bytes | AsyncIterator[bytes] = b""
 
 
 def comes_from_here(request: ServedRequest, hosts: AllowedHosts) -> bool:
@@ -87,7 +59,6 @@ def comes_from_here(request: ServedRequest, hosts: AllowedHosts) -> bool:
     return origin is None or origin == f"http://{host}"
 
 
-type AnswerRequest = Callable[[ServedRequest], Awaitable[ServedResponse]]
 type JudgeHead = Callable[[ServedRequest], ServedResponse | None]
 
 

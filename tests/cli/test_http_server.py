@@ -11,14 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from mcp_tool_filter.core.sockets.server import (
-    PAGE_LIMITS,
-    HttpServer,
-    ServedRequest,
-    ServedResponse,
-    ServerLimits,
-    http_server,
-)
+from mcp_tool_filter.cli.http_server import PAGE_LIMITS, HttpServer, ServerLimits, http_server
+from mcp_tool_filter.core.sockets.served import ServedRequest, ServedResponse
 from tests.raw_client import RawClient, get, post, raw_client
 from tests.raw_upstream import TIMEOUT, until
 from tests.rows import each_row
