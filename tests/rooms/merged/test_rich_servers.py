@@ -21,6 +21,7 @@ from tests.waiting import eventually
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     folder = tmp_path_factory.mktemp("served")
     text = f"""
+        dashboard = 0
         [servers.one]
         {rich("one", "--journal", str(folder / "one"))}
         [servers.two]
@@ -173,3 +174,15 @@ def test_clients_and_servers_may_use_the_same_ids(served: Serving) -> None:
             assert b"accept" in client.call(f"{server}_elicit", id="1")
         asked = [json.loads(one)["id"] for one in client.heard if b"elicitation" in one]
     assert [one.partition(":")[0] for one in asked] == ["one", "two"]
+
+
+def test_the_report_and_the_page_show_it(served: Serving) -> None:
+    said = served.says("merged: http.*")[0]
+    assert said.endswith("/mcp -> 2 servers: 22 tools, 0 hidden")
+    assert served.says("few: http.*")[0].endswith("/few/mcp -> 2 servers: 2 tools, 20 hidden")
+    port = served.says(r"Dashboard: http://127.0.0.1:(\d+)/\S*token=(\S+)")
+    page = Talking(int(port[1]), "/mcp/state")
+    shown = page.send("GET", authorization=f"Bearer {port[2]}").json()["listeners"]
+    named = {one["mode"]: one for one in shown}
+    assert set(named) == {"one", "two", "merged", "plain", "few"}
+    assert (named["merged"]["exposed"], named["few"]["hidden"]) == (22, 20)

@@ -85,6 +85,8 @@ class Proxy:
         self.sites: dict[str, Site] = {}
         self.listeners: dict[str, Listener] = {}
         """The listeners by the names of their sites."""
+        self.shown_besides: Callable[[], Mapping[str, Listener]] = dict
+        """Returns what pages and programs see besides them; nobody is connected to it."""
         self.parts: dict[str, Proxy] = {}
         """The proxy of each server that runs, if there are several."""
         self.ready = asyncio.Event()

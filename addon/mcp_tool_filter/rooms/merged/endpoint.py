@@ -9,11 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from mcp_tool_filter.core.conversation.conversation import Conversation
+from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.conversation.policy_in_force import Judged, PolicyInForce
+from mcp_tool_filter.core.http.listener import Listener, open_listener
 from mcp_tool_filter.core.messages.limits import STATELESS_REVISIONS
+from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.situation import Client, Via
 from mcp_tool_filter.core.policy.verdict import Reply
 from mcp_tool_filter.rooms.merged.choices import Merging, Profile
@@ -30,10 +34,10 @@ from mcp_tool_filter.rooms.merged.messages import (
     instructions_of,
     offered_by_all,
     render_introduction,
+    render_list,
 )
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.conversation.memory import Fetched
     from mcp_tool_filter.core.messages.limits import Limits
     from mcp_tool_filter.core.policy.snapshot import Definitions
     from mcp_tool_filter.core.process.site import Site
@@ -71,8 +75,14 @@ class MergedEndpoint:
         self.only_newer: set[str] = set()
         """The servers that have refused a session, and speak 2026-07-28."""
         self._warned: set[str] = set()
+        self._shown: tuple[MergedList, Listener] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._look_again: dict[str, tuple[float, float]] = {}
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self.profile.name or "merged"
 
     @property
     def limits(self) -> Limits:
@@ -206,10 +216,8 @@ class MergedEndpoint:
         ttl: int | None,
     ) -> Offer:
         """Make an offer. (The source is kept so that nothing else gets its ``id``.)"""
-        choice = self.profile.choice
-        if kind is TOOLS and not choice.hides_nothing:
-            elements = [(own, raw) for own, raw in elements if choice.hiding(own, raw) is None]
-        offer = make_offer(kind, server, self.merging.prefixes[server], elements, ttl)
+        prefix, choice = self.merging.prefixes[server], self.profile.choice
+        offer = make_offer(kind, server, prefix, elements, ttl, choice)
         self._offers[key] = source, offer
         self._last[server, kind] = offer
         if len(self._offers) > _MOST_OFFERS:
@@ -261,6 +269,21 @@ class MergedEndpoint:
             if site is not None and site.listener.policy.kinds.start.is_listed:
                 offers.append(self._offer_of(server, site.listener.snapshot.allowed))
         return self.merged(TOOLS, offers)
+
+    def shown(self) -> Listener:
+        """Return a listener with the tools that are known now: pages and programs look at it."""
+        known = self.present()
+        if self._shown is None or self._shown[0] is not known:
+            page = render_list("0", TOOLS, known.body, None)
+            said = Fetched(endpoint=self.profile.path, server_name="mcp-tool-filter", pages=(page,))
+            listener = open_listener(
+                upstream="http://servers.invalid", config=Config(), fetched=said
+            )
+            listener.called = f"{self.profile.path}: {', '.join(self.members)}"
+            kind = listener.policy.kinds.start
+            kind.snapshot = replace(kind.snapshot, faults=known.warnings, denied=known.hidden)
+            self._shown = known, listener
+        return self._shown[1]
 
     # What clients are told first
 

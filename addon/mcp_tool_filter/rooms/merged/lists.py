@@ -21,14 +21,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
 
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.scan import EACH, Many, scan
+from mcp_tool_filter.core.policy.choice import EVERYTHING, Choice, Hider
 from mcp_tool_filter.core.policy.patterns import MAX_NAME
 from mcp_tool_filter.core.policy.snapshot import shown
 
@@ -98,6 +99,8 @@ class Offer:
     items: tuple[Item, ...]
     warnings: tuple[str, ...] = ()
     ttl: int | None = None
+    hidden: Mapping[str, Hider] = field(default_factory=dict)
+    """The exposed names of what a profile hides, and what hides each."""
 
     @cached_property
     def body(self) -> bytes:
@@ -110,11 +113,17 @@ def make_offer(
     prefix: str,
     definitions: Iterable[tuple[str, bytes]],
     ttl: int | None = None,
+    choice: Choice = EVERYTHING,
 ) -> Offer:
-    """Return a server's list, given as its own keys with their definitions."""
+    """Return a server's list, given as its own keys with their definitions, as far as a profile
+    chooses them."""
     items: list[Item] = []
     warnings: list[str] = []
+    hidden: dict[str, Hider] = {}
     for own, raw in definitions:
+        if kind is TOOLS and (by := choice.hiding(own, raw)) is not None:
+            hidden[prefix + own] = by
+            continue
         if kind is TOOLS and _demands_tasks(raw):
             warnings.append(f"Warning: {server}: {shown(own)} needs tasks: it is not in /mcp")
             continue
@@ -130,7 +139,7 @@ def make_offer(
             what = f"has {len(exposed)} characters: some clients cut or refuse it"
             warnings.append(f"Warning: {server}: {shown(exposed)} {what}; a shorter prefix helps")
         items.append(Item(exposed, own, renamed(raw, prefix)))
-    return Offer(kind, server, tuple(items), tuple(warnings), ttl)
+    return Offer(kind, server, tuple(items), tuple(warnings), ttl, hidden)
 
 
 def _demands_tasks(raw: bytes) -> bool:
@@ -219,13 +228,10 @@ class MergedList:
     def __len__(self) -> int:
         return len(self._owners)
 
-    def of(self, server: str) -> int:
-        """Return how many things of a server are in it."""
-        return sum(name == server for name, _ in self._owners.values())
-
     @property
-    def names(self) -> list[str]:
-        return list(self._owners)
+    def hidden(self) -> dict[str, Hider]:
+        """What a profile hides."""
+        return {name: by for offer in self.offers for name, by in offer.hidden.items()}
 
 
 def _joined(offers: Sequence[Offer], left_out: Collection[str]) -> bytes:

@@ -25,7 +25,7 @@ from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.asked import Answered, refused
 from mcp_tool_filter.core.http.bodies import decode_body
 from mcp_tool_filter.core.http.head import Fields, Head, problem_in_mirrored, revision_in
-from mcp_tool_filter.core.http.listener import open_listener
+from mcp_tool_filter.core.http.listener import Listener, open_listener
 from mcp_tool_filter.core.messages.limits import (
     NEWEST_STATELESS,
     SESSION_REVISIONS,
@@ -114,7 +114,12 @@ class Merged:
 
     def begin(self) -> None:
         """The process has its observers now: tell them of what is unknown here."""
-        self._servers.whole.observe(self._nothing)
+        whole = self._servers.whole
+        whole.observe(self._nothing)
+        whole.shown_besides = self._shown
+
+    def _shown(self) -> dict[str, Listener]:
+        return {one.name: one.shown() for one in self.endpoints.values()}
 
     def note_change(self) -> None:
         for endpoint in self.endpoints.values():
@@ -130,11 +135,11 @@ class Merged:
         return [self._line(path, one) for path, one in self.endpoints.items()]
 
     def _line(self, path: str, endpoint: MergedEndpoint) -> str:
-        known, name = endpoint.present(), endpoint.profile.name or "merged"
-        servers, tools = len(endpoint.members), len(known)
+        known, name = endpoint.present(), endpoint.name
+        servers, tools, hidden = len(endpoint.members), len(known), len(known.hidden)
         of = "1 server" if servers == 1 else f"{servers} servers"
         many = "1 tool" if tools == 1 else f"{tools} tools"
-        return f"  {name}: {self._servers.address}{path} -> {of}: {many}"
+        return f"  {name}: {self._servers.address}{path} -> {of}: {many}, {hidden} hidden"
 
 
 class _Door:

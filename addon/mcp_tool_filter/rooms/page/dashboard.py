@@ -95,6 +95,8 @@ class Overview:
     listeners: Mapping[str, Listener]
     statistics: Mapping[str, Statistics]
     clock: Callable[[], float] = time
+    besides: Callable[[], Mapping[str, Listener]] = dict
+    """Returns what is shown besides the listeners."""
     refused_edit: str = ""
     """Why the last edit of an option was refused; else empty."""
 
@@ -103,7 +105,8 @@ class Overview:
         return {"listeners": self.render(), "refused_edit": self.refused_edit}
 
     def render(self) -> list[JsonObject]:
-        return [self._lines(mode, listener) for mode, listener in self.listeners.items()]
+        listeners = {**self.listeners, **self.besides()}
+        return [self._lines(mode, listener) for mode, listener in listeners.items()]
 
     def _lines(self, mode: str, listener: Listener) -> JsonObject:
         snapshot, fetched = listener.snapshot, listener.fetched

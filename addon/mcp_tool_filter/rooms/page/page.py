@@ -33,7 +33,9 @@ class LivePage(Plug):
     @cached_property
     def overview(self) -> Overview:
         """The present state of all sites, for the page and for commands."""
-        return Overview(self.proxy.listeners, self.proxy.statistics)
+        return Overview(
+            self.proxy.listeners, self.proxy.statistics, besides=lambda: self.proxy.shown_besides()
+        )
 
     @cached_property
     def dashboard(self) -> Dashboard:

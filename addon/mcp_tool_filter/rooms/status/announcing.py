@@ -17,6 +17,7 @@ from mcp_tool_filter.rooms.status.running import (
 )
 
 if TYPE_CHECKING:
+    from mcp_tool_filter.core.http.listener import Listener
     from mcp_tool_filter.core.process.proxy import Proxy
 
 _LONGEST_ANSWER = 1.0  # seconds for the event loop to answer another process
@@ -38,6 +39,7 @@ class Announcement(Plug):
 
         async def describe() -> JsonObject:
             servers = list(map(self._describe, self.proxy.sites.values()))
+            servers += [self._beside(*one) for one in self.proxy.shown_besides().items()]
             facts = {"audit_log": None, "dashboard": None} | self.proxy.plugs.facts()
             return describe_filter(servers, started=started, **facts)
 
@@ -49,6 +51,11 @@ class Announcement(Plug):
     async def close(self) -> None:
         if self._announced:
             self._announced.close()
+
+    def _beside(self, name: str, listener: Listener) -> JsonObject:
+        return describe_server(
+            name, listener.called, listener.snapshot, Statistics(), config=listener.config
+        )
 
     def _describe(self, site: Site) -> JsonObject:
         listener, counted = site.listener, self.proxy.statistics.get(site.name) or Statistics()
