@@ -15,37 +15,37 @@ from mcp_tool_filter.rooms.edits.definitions import (
     fixed_arguments,
     problems_in,
 )
-from mcp_tool_filter.rooms.edits.tables import Edit
+from mcp_tool_filter.rooms.edits.tables import ToolEdit
 from tests.rows import each_row
 
-ROWS: list[tuple[bytes, Edit, bytes]] = [
-    (b'{ "name": "a",  "n": 1.50 }', Edit(name="b"), b'{ "name": "b",  "n": 1.50 }'),
-    (b'{"name":"a"}', Edit(title="T"), b'{"name":"a","title":"T"}'),
+ROWS: list[tuple[bytes, ToolEdit, bytes]] = [
+    (b'{ "name": "a",  "n": 1.50 }', ToolEdit(name="b"), b'{ "name": "b",  "n": 1.50 }'),
+    (b'{"name":"a"}', ToolEdit(title="T"), b'{"name":"a","title":"T"}'),
     (
         b'{"name":"a","annotations":{ "readOnlyHint" : true }}',
-        Edit(hints={"read-only": False, "open-world": True}),
+        ToolEdit(hints={"read-only": False, "open-world": True}),
         b'{"name":"a","annotations":{ "readOnlyHint" : false,"openWorldHint":true }}',
     ),
     (
         b'{"name":"a","_meta":{"digest":"d"},"signature":"s"}',
-        Edit(meta={"k": "true"}),
+        ToolEdit(meta={"k": "true"}),
         b'{"name":"a","_meta":{"k":true}}',
     ),
     (
         b'{"name":"a","inputSchema":{"properties":{"p":{}, "q":{}},"required":["q", "p"]}}',
-        Edit(fix={"p": "1"}),
+        ToolEdit(fix={"p": "1"}),
         b'{"name":"a","inputSchema":{"properties":{"q":{}},"required":["q"]}}',
     ),
     (
         b'{"name":"a","inputSchema":{"allOf":[{"x":1}],"properties":{}}}',
-        Edit(flat=True),
+        ToolEdit(flat=True),
         b'{"name":"a","inputSchema":{"type":"object","properties":{}},'
         b'"description":"allOf: [{\\"x\\":1}]"}',
     ),
     (
         b'{"name":"a","description":"Says.","inputSchema":{"type":["object","null"],"if":{},'
         b'"then":{},"else":{}}}',
-        Edit(flat=True),
+        ToolEdit(flat=True),
         b'{"name":"a","description":"Says.\\nif: {}\\nthen: {}\\nelse: {}",'
         b'"inputSchema":{"type":"object"}}',
     ),
@@ -53,23 +53,23 @@ ROWS: list[tuple[bytes, Edit, bytes]] = [
 
 
 @each_row("before, edit, after", ROWS)
-def test_only_the_edited_bytes_change(before: bytes, edit: Edit, after: bytes) -> None:
+def test_only_the_edited_bytes_change(before: bytes, edit: ToolEdit, after: bytes) -> None:
     assert edited_definition(before, edit) == after
 
 
 def test_a_definition_in_which_a_key_stands_twice_cannot_be_edited() -> None:
     raw = b'{"name":"a","inputSchema":{"properties":{"p":{},"p":{}}}}'
     with pytest.raises(CannotEdit):
-        edited_definition(raw, Edit(title="T"))
+        edited_definition(raw, ToolEdit(title="T"))
 
 
 def test_a_required_parameter_cannot_be_dropped() -> None:
     raw = b'{"inputSchema":{"properties":{"p":{}},"required":["p"]}}'
     with pytest.raises(CannotEdit, match="required"):
-        list(problems_in(raw, Edit(drop=("p",))))
-    assert list(problems_in(raw, Edit(drop=("q",)))) == ["it has no parameter q"]
+        list(problems_in(raw, ToolEdit(drop=("p",))))
+    assert list(problems_in(raw, ToolEdit(drop=("q",)))) == ["it has no parameter q"]
     branch = raw.replace(b'"required"', b'"anyOf":[{"required":["q"]}],"required"')
-    assert "a branch of its schema names q, too" not in list(problems_in(branch, Edit(fix={})))
+    assert "a branch of its schema names q, too" not in list(problems_in(branch, ToolEdit(fix={})))
 
 
 def fixed(params: str) -> str:
@@ -77,7 +77,7 @@ def fixed(params: str) -> str:
     message = parse_message(raw.encode())
     assert isinstance(message, Request)
     assert message.params is not None
-    change = fixed_arguments(message.place.text, message.params, Edit(fix={"team": '"t"'}))
+    change = fixed_arguments(message.place.text, message.params, ToolEdit(fix={"team": '"t"'}))
     text = edited(message.place, [change] if change else []).decode()
     return text.partition('"params":')[2][:-1]
 
@@ -102,7 +102,7 @@ def test_a_call_that_could_set_the_fixed_value_is_refused(arguments: str) -> Non
 
 def test_what_is_edited_stays_json() -> None:
     raw = b'{"name":"a","inputSchema":{"type":"object","properties":{"p":{}},"required":["p"]}}'
-    edit = Edit(
+    edit = ToolEdit(
         name="b", title="T", description="D", hints={"destructive": True}, meta={"k": "1"},
         fix={"p": "1"}, flat=True,
     )  # fmt: skip

@@ -1,8 +1,8 @@
 r"""Edit a tool's definition, and the calls of the tool, byte by byte: all else stays as it was.
 
->>> from mcp_tool_filter.rooms.edits.tables import Edit
+>>> from mcp_tool_filter.rooms.edits.tables import ToolEdit
 >>> raw = b'{ "name": "a",  "inputSchema": {"type": "object", "properties": {"p": {}, "q": {}}} }'
->>> edited_definition(raw, Edit(name="b", fix={"p": '"x"'}))
+>>> edited_definition(raw, ToolEdit(name="b", fix={"p": '"x"'}))
 b'{ "name": "b",  "inputSchema": {"type": "object", "properties": {"q": {}}} }'
 
 A definition in which a key stands twice cannot be edited: each reader may take another one.
@@ -19,7 +19,7 @@ from mcp_tool_filter.core.messages.messages import fold
 from mcp_tool_filter.core.messages.scan import EACH, Member, Value, open_value, scan
 from mcp_tool_filter.core.messages.tools import Edit as Change
 from mcp_tool_filter.core.messages.tools import removed, says_of_list, with_edits
-from mcp_tool_filter.rooms.edits.tables import HINTS, NO_EDIT, Edit
+from mcp_tool_filter.rooms.edits.tables import HINTS, NO_EDIT, ToolEdit
 
 _OUTLINE = {
     "annotations": {},
@@ -34,7 +34,7 @@ class CannotEdit(ProtocolError):
     """A definition or a call that cannot be edited. ``str()`` says why."""
 
 
-def edited_definition(raw: bytes, edit: Edit) -> bytes:
+def edited_definition(raw: bytes, edit: ToolEdit) -> bytes:
     """Return the definition with all that the edit changes. Raises CannotEdit."""
     if edit is NO_EDIT:
         return raw
@@ -75,7 +75,7 @@ def _refuse_repeated(raw: bytes) -> None:
         raise CannotEdit("its definition is nested too deeply") from None
 
 
-def _hints_of(edit: Edit) -> dict[str, str]:
+def _hints_of(edit: ToolEdit) -> dict[str, str]:
     return {HINTS[name]: json.dumps(value) for name, value in edit.hints.items()}
 
 
@@ -125,7 +125,7 @@ def _joined(changes: Iterable[Change]) -> list[Change]:
 # Schemas
 
 
-def _schema_changes(text: str, root: Value, edit: Edit) -> Iterator[Change]:
+def _schema_changes(text: str, root: Value, edit: ToolEdit) -> Iterator[Change]:
     schema = root.get("inputSchema")
     if schema is None or schema.members is None:
         return
@@ -159,7 +159,7 @@ def _as_object(text: str, schema: Value) -> Iterator[Change]:
     yield Change(schema.start + 1, schema.start + 1, '"type":"object"' + ("," if kept else ""))
 
 
-def _described(text: str, root: Value, edit: Edit) -> str | None:
+def _described(text: str, root: Value, edit: ToolEdit) -> str | None:
     """Return the new description, with what leaves the schema; None if it stays."""
     schema = root.get("inputSchema")
     moved = [one for one in (schema.members if schema else None) or () if one.key in _MOVED]
@@ -173,7 +173,7 @@ def _described(text: str, root: Value, edit: Edit) -> str | None:
     return "\n".join([before, *lines] if before else lines)
 
 
-def problems_in(raw: bytes, edit: Edit) -> Iterator[str]:
+def problems_in(raw: bytes, edit: ToolEdit) -> Iterator[str]:
     """Yield what an edit wants and this definition does not have. Raises CannotEdit."""
     try:
         schema = json.loads(raw, parse_int=str)["inputSchema"]
@@ -211,7 +211,7 @@ def _names(branch: object, name: str) -> bool:
 # Calls
 
 
-def fixed_arguments(text: str, params: Value, edit: Edit) -> Change | None:
+def fixed_arguments(text: str, params: Value, edit: ToolEdit) -> Change | None:
     """Return the one change that puts the fixed values into a call. Raises CannotEdit."""
     if not edit.fix:
         return None

@@ -41,7 +41,7 @@ class BadEdit(StartError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edit:
+class ToolEdit:
     """What changes of a tool."""
 
     name: str | None = None
@@ -55,7 +55,7 @@ class Edit:
     drop: tuple[str, ...] = ()
     flat: bool | None = None
 
-    def over(self, other: Edit) -> Edit:
+    def over(self, other: ToolEdit) -> ToolEdit:
         """Return both edits; where they set the same, this one counts."""
         joined = {key: {**getattr(other, key), **getattr(self, key)} for key in _MAPPINGS}
         single = {
@@ -63,9 +63,9 @@ class Edit:
             for key in _SINGLE
         }
         dropped = tuple(dict.fromkeys((*other.drop, *self.drop)))
-        return Edit(**joined, **single, drop=dropped)  # type: ignore[arg-type]  # by name
+        return ToolEdit(**joined, **single, drop=dropped)  # type: ignore[arg-type]  # by name
 
-    def disagrees(self, other: Edit) -> bool:
+    def disagrees(self, other: ToolEdit) -> bool:
         """Tell whether both set the same, and not to the same."""
         for key in _MAPPINGS:
             mine, others = getattr(self, key), getattr(other, key)
@@ -89,21 +89,21 @@ class Edit:
 
 _MAPPINGS = ("hints", "meta", "fix")
 _SINGLE = ("name", "title", "description", "flat")
-NO_EDIT: Final = Edit()
+NO_EDIT: Final = ToolEdit()
 
 
 @dataclass(frozen=True, slots=True)
 class GlobEdit:
     glob: Pattern
     table: str
-    edit: Edit
+    edit: ToolEdit
 
 
 @dataclass(frozen=True)
 class Edits:
     """All edits of one server. A server's own tables come before those for all."""
 
-    exact: tuple[Mapping[str, Edit], ...] = ()
+    exact: tuple[Mapping[str, ToolEdit], ...] = ()
     """By the tool's own name; the most particular table first."""
     globs: tuple[tuple[GlobEdit, ...], ...] = ()
 
@@ -126,7 +126,7 @@ class Edits:
         same = [one.glob for level in self.globs for one in level if one.glob.text == pattern]
         return any(name == pattern or any(one.matches(name) for one in same) for name in names)
 
-    def for_tool(self, name: str) -> Edit:
+    def for_tool(self, name: str) -> ToolEdit:
         """Return what changes of a tool. Raises BadEdit if two globs disagree."""
         known = self._known.get(name)
         if known is None:
@@ -136,10 +136,10 @@ class Edits:
         return known
 
     @cached_property
-    def _known(self) -> dict[str, Edit]:
+    def _known(self) -> dict[str, ToolEdit]:
         return {}
 
-    def _find(self, name: str) -> Edit:
+    def _find(self, name: str) -> ToolEdit:
         edits = [tables[name] for tables in self.exact if name in tables]
         for level in self.globs if len(name) <= MAX_NAME else ():
             fitting = [one for one in level if one.glob.matches(name)]
@@ -175,7 +175,7 @@ def parse_edits(
     more: Edits | None = None,
 ) -> Edits:
     """Read ``[tools.NAME]`` tables; ``more`` are those for all servers. Raises BadEdit."""
-    exact: dict[str, Edit] = {}
+    exact: dict[str, ToolEdit] = {}
     globs: list[GlobEdit] = []
     for name, table in tables.items():
         where = f"[{section}.{_quoted(name)}]"
@@ -213,7 +213,7 @@ def _refuse_two_of_one_name(edits: Edits, section: str) -> None:
             raise BadEdit(what, why="Names cannot be swapped: choose one that no tool has")
 
 
-def _parse_edit(where: str, table: object, environment: Mapping[str, str]) -> Edit:
+def _parse_edit(where: str, table: object, environment: Mapping[str, str]) -> ToolEdit:
     if not isinstance(table, dict):
         raise BadEdit(f"{where} must be a table", why='For example: description = "…"')
     if not table:
@@ -228,7 +228,7 @@ def _parse_edit(where: str, table: object, environment: Mapping[str, str]) -> Ed
     flat = table.get("schema")
     if flat not in (None, "flat"):
         raise BadEdit(f"schema in {where} must be flat", why='Write schema = "flat"')
-    return Edit(
+    return ToolEdit(
         name=_new_name(where, table.get("name")),
         title=_text(where, "title", table.get("title")),
         description=_text(where, "description", table.get("description")),
@@ -326,4 +326,4 @@ def _json_members(
     return written
 
 
-assert {one.name for one in fields(Edit)} == {*_MAPPINGS, *_SINGLE, "drop"}
+assert {one.name for one in fields(ToolEdit)} == {*_MAPPINGS, *_SINGLE, "drop"}
