@@ -93,6 +93,7 @@ RENEWED = [
     'Signature-Input: s=("@method");created={0};keyid="a"', "X-Forwarded-For: 10.0.0.1:4{0}",
     "Authorization: Signature keyId=a,nonce={0}", "Cookie: AWSALB={0}; a=b", "Content-MD5: {0}",
     "Sentry-Trace: {0}-{0}", "If-None-Match: {0}", "X-Retry-Count: {0}", "X-Nonce: {0}",
+    "sw8: {0}", "X-Client-Port: {0}", "X-Trace: {0}", "Correlation-Context: {0}",
 ]  # fmt: skip
 
 

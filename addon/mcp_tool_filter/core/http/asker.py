@@ -90,7 +90,10 @@ _RENEWED_HEADER = re.compile(
     rb"|(?:retry|attempt)-count|retry-attempt|attempts?|sequence)"
     rb"|content-md5|x-amz-content-sha256|if-(?:none-)?match|if-(?:un)?modified-since"
     rb"|(?:grpc-|x-)?timeout|x-envoy-(?:attempt-count|expected-rq-timeout-ms)|x-amz-cf-id|x-azure-ref|x-arr-log-id|x-vercel-id|x-timer"
-    rb"|x-queue-start",
+    rb"|x-queue-start|(?:.*-)?(?:client|source|remote)-port"
+    # traces, besides those that are harmless by their names
+    rb"|sw8(?:-.*)?|x-newrelic-.*|x-instana-.*|x-dynatrace(?:-.*)?|correlation-context"
+    rb"|(?:x-)?(?:trace|span|ot-span)(?:-context|response)?|singularityheader",
     re.DOTALL,
 )
 # Credentials that sign each request anew name the same user in the rest of their parts.
