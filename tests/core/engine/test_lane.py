@@ -428,9 +428,10 @@ def test_no_attack_comes_through_the_lane() -> None:
 
 HARMLESS = {
     # It reads them, or they cannot concern a plain call.
-    Service: "listener authority effects name seats limits open lanes has_lane route is_ending "
-    "is_draining learns_logins suspect note_end_of_stream is_visit may_be_login before_judging "
-    "before_sending connect before_answering rewrite_refusal rewrite_body note_over _told",
+    Service: "listener authority effects name seats shares_seats limits open lanes has_lane route "
+    "is_ending is_draining learns_logins suspect note_end_of_stream is_visit may_be_login "
+    "before_judging before_sending connect before_answering rewrite_refusal rewrite_body "
+    "note_over _told",
     Listener: "upstream policy names keeps_host is_forward called mount sessions _hash_key legacy "
     "cors logins",
     PolicyInForce: "config fetched observe note_plain propagate clock links answer_upstream "

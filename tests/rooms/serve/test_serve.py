@@ -908,6 +908,29 @@ async def test_a_flooded_or_broken_server_delays_no_other(tmp_path: Path) -> Non
         assert await it.exit_code() == 0
 
 
+async def test_a_server_that_hangs_leaves_seats_for_the_clients_of_others(tmp_path: Path) -> None:
+    """Else as many calls as there are seats would stop all servers."""
+    reached = asyncio.Semaphore(0)
+
+    async def respond(_request: RawRequest, peer: Peer) -> None:
+        reached.release()
+        await peer.left()
+
+    async with (
+        two(tmp_path, respond, "max-clients = 8") as (_, port, _, _),
+        AsyncExitStack() as opened,
+    ):
+        for number in range(6):
+            client = await opened.enter_async_context(raw_client(port))
+            await client.say(post(calling("b", id=str(number)), path="/one/mcp"))
+            await reached.acquire()
+        client, other = [await opened.enter_async_context(raw_client(port)) for _ in range(2)]
+        refused = await client.ask(post(calling("b"), path="/one/mcp"))
+        assert (refused.status, b"wait for this server" in refused.body) == (503, True)
+        found = await other.ask(post(calling("a"), path="/other/mcp"))
+        assert b'"result"' in found.body
+
+
 @pytest.mark.parametrize("drains", [True, False])
 async def test_open_calls_are_answered_when_a_server_or_the_process_ends(
     drains: bool, tmp_path: Path

@@ -84,6 +84,7 @@ INTERNAL = render_error(None, INTERNAL_ERROR, "Internal error")
 INVALID = render_error(None, INTERNAL_ERROR, INVALID_ANSWER)
 LOST = render_error(None, UPSTREAM_LOST, LOST_ANSWER)
 FULL = render_error(None, UPSTREAM_LOST, "Too many clients are connected")
+CROWDED = render_error(None, UPSTREAM_LOST, "Too many clients wait for this server")
 _TOO_MUCH = "Too many unfinished messages: try again later"
 _RETRY = ((b"retry-after", b"1"),)
 
@@ -243,6 +244,8 @@ class Exchange(Steps):
         service, head = self.service, self.head
         if self.down.lacks_seat:
             return self._refuse(503, FULL, "max_clients", _RETRY)
+        if service.is_crowded:
+            return self._refuse(503, CROWDED, "max_clients", _RETRY)
         if problem := problem_at_the_gate(self, may_visit=True):
             return self._refuse(403, refusal_for(problem), problem)
         if head.length is not None and head.length > service.listener.policy.config.limits.pending:

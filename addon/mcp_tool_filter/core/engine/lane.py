@@ -171,7 +171,7 @@ def take_lane(service: Service, down: H1Client, head: RequestHead, body: bytes) 
         known is None or not notes.out_head  # the first with this head always goes the whole way
         or notes.config is not policy.config or notes.problem is not None
         or head.method != "POST" or known.target != policy.fetched.endpoint or known.problem
-        or down.lacks_seat or not may_take(service)
+        or down.lacks_seat or service.is_crowded or not may_take(service)
     ):  # fmt: skip
         return None
     before, may_be_login = service.before_judging, service.may_be_login

@@ -178,6 +178,8 @@ class Service:
     """What the user calls the upstream, if there are several."""
     seats: Seats | None = None
     """The seats of all clients of the process, if they are limited."""
+    shares_seats: bool = False
+    """True if clients of other upstreams have seats there, too: a quarter is left for them."""
     limits: HttpLimits = DEFAULT_LIMITS
     open: set[Exchange] = field(default_factory=set)
     """The open exchanges that are whole; see ``exchanges``."""
@@ -229,6 +231,19 @@ class Service:
         for lane in [*self.lanes]:
             lane.whole()
         return self.open
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many clients wait for this upstream that those of others need the rest.
+
+        Else calls to one that hangs would take all seats. Streams that have begun do not wait.
+        """
+        if not self.shares_seats or self.seats is None:
+            return False
+        most = self.seats.most - self.seats.most // 4
+        if len(self.open) + len(self.lanes) <= most:  # as nearly always
+            return False
+        return len(self.lanes) + sum(not one.has_begun for one in self.open) > most
 
     def see_head(
         self, exchange: Exchange, locations: Sequence[str], challenges: Sequence[str]

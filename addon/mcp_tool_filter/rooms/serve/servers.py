@@ -126,6 +126,7 @@ class Servers:
         whole = self.whole
         service = Service(self.listener, b"", whole.effects, seats=whole.crowd.seats, name=name)
         service.before_judging = before_judging
+        service.shares_seats = bool(name)
         service.is_draining = whole.ending.is_leaving
         whole.more_services.append(service)
         return service
@@ -356,6 +357,7 @@ class Running:
         )
         site.listener.logins.is_of_other = partial(servers.is_of_other, self)
         site.on_change = servers.tell_change
+        site.shares_seats = len(servers.at) > 1
         return site
 
     def has(self, path: str) -> bool:
