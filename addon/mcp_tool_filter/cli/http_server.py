@@ -35,13 +35,13 @@ from mcp_tool_filter.core.engine.wire import (
     render_chunk,
     render_fields,
 )
+from mcp_tool_filter.core.messages.sizes import HEAD
 from mcp_tool_filter.core.policy.config import AllowedHosts
 from mcp_tool_filter.core.sockets.served import AnswerRequest, ServedRequest, ServedResponse
 
 log = logging.getLogger(__name__)
 
 _READ_SIZE = 65536
-_MOST_AHEAD = 65536  # bytes that a client may send while we answer it
 _LINGER = 2.0  # seconds in which a client may still send bytes that we discard
 _WITHOUT_BODY = (204, 304)
 _BETWEEN_TRIES = 0.1  # seconds
@@ -311,7 +311,7 @@ class _ServedConnection:
         """Wait until the client leaves; keep what it sends meanwhile."""
         ahead = 0
         while not self._has_ended:
-            if ahead > _MOST_AHEAD:
+            if ahead > HEAD:
                 await asyncio.Event().wait()  # stop reading; sending will fail if it leaves
             data = await self._reader.read(_READ_SIZE)
             ahead += len(data)

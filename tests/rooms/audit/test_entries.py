@@ -16,12 +16,12 @@ from mcp_tool_filter.core.conversation.policy_in_force import Judged, PolicyInFo
 from mcp_tool_filter.core.messages.large import find_result_envelope, read_tool_result
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import Response, UnreadPlace, parse_message
+from mcp_tool_filter.core.messages.sizes import NAME
 from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.effects import WriteLog, at_once, waits
 from mcp_tool_filter.core.policy.situation import Client, Session
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.policy.verdict import Reason, Rewrite, Why
-from mcp_tool_filter.core.process.sentences import LONGEST
 from mcp_tool_filter.rooms.audit import entries as module
 from mcp_tool_filter.rooms.audit import open_requests
 from mcp_tool_filter.rooms.audit.contents import Arguments, Contents
@@ -278,7 +278,7 @@ def test_no_long_name_is_kept(audited: Audited, name: str) -> None:
         audited.ask(call(1, name + "x" * 100_000))
         audited.auditor.close()
     assert str(audited.entries[0]["tool"]).endswith("…")
-    assert max(len(one.args[0]) for one in asked.call_args_list) <= LONGEST
+    assert max(len(one.args[0]) for one in asked.call_args_list) <= NAME
 
 
 def test_the_number_of_held_requests_is_bounded(audited: Audited) -> None:

@@ -25,6 +25,7 @@ from mcp_tool_filter.core.messages.messages import (
     id_value,
 )
 from mcp_tool_filter.core.messages.scan import Value, open_value
+from mcp_tool_filter.core.messages.sizes import NAME
 from mcp_tool_filter.core.policy.situation import RpcExchange
 
 _LIMITS = Limits()
@@ -32,7 +33,6 @@ _LIST = "tools/list"
 _LONGEST_METHOD = 64  # characters; every method that matters to us is shorter
 LIST_CHANGED = "notifications/tools/list_changed"
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
-_LONGEST_ID = 256  # characters
 _SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 
 
@@ -172,7 +172,7 @@ def agreed_subscription(message: Notification) -> str | None:
     if params is None or id is None:
         return None
     written = message.place.cut(id)
-    is_id = len(written) <= _LONGEST_ID and written[0] in '"-0123456789'
+    is_id = len(written) <= NAME and written[0] in '"-0123456789'
     agrees = is_true(message.place, params.get("notifications"), "toolsListChanged")
     return written if is_id and agrees else None
 

@@ -28,6 +28,7 @@ from mcp_tool_filter.core.messages.messages import (
     Message,
     Request,
 )
+from mcp_tool_filter.core.messages.sizes import HEAD
 from mcp_tool_filter.core.messages.tools import Definition, Listing
 from mcp_tool_filter.core.policy.choice import is_hint, is_locked
 from mcp_tool_filter.core.policy.config import Config
@@ -42,7 +43,6 @@ from mcp_tool_filter.core.policy.snapshot import (
 )
 from mcp_tool_filter.core.policy.tool_filter import Envelope
 
-_LONGEST_ENVELOPE = 64 * 1024  # characters; without one, the upstream answers each list itself
 _MOST_GONE = MEBIBYTE  # bytes of the definitions that we remember of tools that are gone
 
 
@@ -218,7 +218,7 @@ class Kind:
 
     def learn_envelope(self, frame: Frame) -> None:
         """Keep the text around the tools of the first page."""
-        is_short = sum(map(len, frame)) <= _LONGEST_ENVELOPE
+        is_short = sum(map(len, frame)) <= HEAD
         self.envelope = Envelope(*frame) if is_short else None
 
     def take(self, pages: tuple[bytes, ...], *, keeps: bool = True) -> Deciding[Snapshot]:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from mcp_tool_filter.core.engine.wire import DEFAULT_LIMITS, Fault, HttpLimits
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.listener import Listener
+from mcp_tool_filter.core.messages.sizes import MANY
 from mcp_tool_filter.core.policy.effects import Deciding, OnDone
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ _SHARE_OF_ONE_THAT_NEVER_ASKED = 0.1
 
 type GoOn = Callable[[], None]
 
-_MOST_TOLD = 1000
 """Failures that are logged: more would fill the log."""
 
 
@@ -264,7 +264,7 @@ class Service:
             while last is not None and last.tb_next is not None:
                 last = last.tb_next
             key = type(error), last.tb_lineno if last is not None else 0
-        if key in self._told or len(self._told) >= _MOST_TOLD:
+        if key in self._told or len(self._told) >= MANY:
             return
         self._told.add(key)
         if is_mistake:

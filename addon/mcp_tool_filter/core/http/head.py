@@ -61,6 +61,7 @@ from mcp_tool_filter.core.messages.messages import (
     is_json_rpc,
     is_like_a_call,
 )
+from mcp_tool_filter.core.messages.sizes import HEAD, MANY, URI
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.http.asked import Passed
@@ -177,11 +178,8 @@ _BASE64_NAME = re.compile(r"=\?base64\?([A-Za-z0-9+/]*={0,2})\?=", re.IGNORECASE
 _LIKE_BASE64 = re.compile(r"=\?base64\?", re.IGNORECASE)
 _PLAIN = re.compile(r"(?=[!-~])[ -~]*[!-~]")  # can be a header value as it is
 _NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-_LONGEST_HEAD = 64 * 1024  # bytes; an upstream that accepts less may reset the connection
-LONGEST_VALUE = 32 * 1024  # bytes of one header or of the target; cookies and tokens need 8 KB
 MOST_HEADERS = 500
 _LONGEST_FORM = 256 * 1024  # bytes
-_MOST_FIELDS = 1000  # of a form or a query
 _BLANK = re.compile(r"[\0-\x20\x7f]")
 _FORM = re.compile(rb"[A-Za-z0-9%&=+._~*!'(),:/@;$?-]*")
 
@@ -284,16 +282,16 @@ def describes_body(name: bytes) -> bool:
 def problem_in_size(head: Head) -> str | None:
     """Return the reason to refuse a head longer than any honest one, since each check reads all of
     it."""
-    if len(head.target) > LONGEST_VALUE:
-        return f"a URL longer than {LONGEST_VALUE} bytes"
+    if len(head.target) > URI:
+        return f"a URL longer than {URI} bytes"
     if len(head.headers) > MOST_HEADERS:
         return f"more than {MOST_HEADERS} headers"
     length = sum(map(len, chain.from_iterable(head.headers)))
-    if length <= LONGEST_VALUE:
+    if length <= URI:
         return None
-    if max(map(len, chain.from_iterable(head.headers))) > LONGEST_VALUE:
-        return f"a header longer than {LONGEST_VALUE} bytes"
-    return f"headers longer than {_LONGEST_HEAD} bytes" if length > _LONGEST_HEAD else None
+    if max(map(len, chain.from_iterable(head.headers))) > URI:
+        return f"a header longer than {URI} bytes"
+    return f"headers longer than {HEAD} bytes" if length > HEAD else None
 
 
 def problem_in_fields(head: Head) -> str | None:
@@ -374,7 +372,7 @@ def _spells_a_call(form: str) -> bool:
     if not form:
         return False
     once = unquote_plus(form)
-    if once.count("&") + once.count(";") >= _MOST_FIELDS:
+    if once.count("&") + once.count(";") >= MANY:
         return True  # no honest form has so many, and reading them takes long
     fields = [  # some servers decode escapes twice
         field
@@ -598,7 +596,7 @@ class AnswerNotes:
     def judge(self, status: int, reason: bytes, fields: Fields, listener: Listener) -> None:
         """Judge an answer's head. Raises ProtocolError if it must not pass."""
         values = b"".join([value for _, value in fields])
-        if len(fields) > MOST_HEADERS or any(len(value) > LONGEST_VALUE for _, value in fields):
+        if len(fields) > MOST_HEADERS or any(len(value) > URI for _, value in fields):
             raise ProtocolError("a header that is too long, or too many of them")
         if _CONTROL.search(values):
             raise ProtocolError("a control character in a header")

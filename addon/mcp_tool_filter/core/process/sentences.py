@@ -36,6 +36,7 @@ from mcp_tool_filter.core.conversation.policy_in_force import Judged
 from mcp_tool_filter.core.errors import printable
 from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.core.messages.messages import Notification, Request, Response
+from mcp_tool_filter.core.messages.sizes import MANY, NAME
 from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, Cause, Hider, is_locked
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.patterns import EXCEPT, Pattern
@@ -57,7 +58,6 @@ from mcp_tool_filter.core.policy.verdict import (
     Why,
 )
 
-LONGEST = 256  # characters of a URI, a method, an id
 _LONGEST_NAME = 64  # characters of a client's name
 _LONGEST_READ = 256 * 1024  # characters of what is only read for people
 # orjson refuses honest messages: half a surrogate pair, and ids such as 1e400.
@@ -104,7 +104,7 @@ def subject_of(message: Request | Notification) -> tuple[str, str] | None:
     value = message.params.get(member)
     if value is None or value.text is None:
         return None
-    return kind, shown(value.text[:LONGEST])
+    return kind, shown(value.text[:NAME])
 
 
 def facts_about(verdict: Verdict, snapshot: Snapshot) -> dict[str, str]:
@@ -281,7 +281,7 @@ def problem_in(response: Response) -> str:
             parts = json.loads(response.place.cut(response.result))["content"]
             texts = (str(part["text"]) for part in parts if part.get("type") == "text")
             said = next(texts, "")
-    return printable(said.strip().partition("\n")[0][:LONGEST])
+    return printable(said.strip().partition("\n")[0][:NAME])
 
 
 def is_tool_error(response: Response) -> bool:
@@ -295,13 +295,12 @@ def is_refusal(verdict: Verdict) -> bool:
     return not isinstance(verdict, Forward) and verdict.reason.why not in EVERYDAY
 
 
-_MOST = 1000
 """Limit on different texts: peers choose some of the words, and must not fill our memory or the
 log."""
 
 
 class Once:
-    def __init__(self, most: int = _MOST) -> None:
+    def __init__(self, most: int = MANY) -> None:
         self._most = most
         self._said: set[str] = set()
 

@@ -28,6 +28,7 @@ from typing import Any
 
 from mcp_tool_filter.core.conversation.policy_in_force import Judged, Observer
 from mcp_tool_filter.core.messages.messages import Response
+from mcp_tool_filter.core.messages.sizes import MANY
 from mcp_tool_filter.core.policy.choice import Hider
 from mcp_tool_filter.core.policy.situation import Direction
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
@@ -44,7 +45,6 @@ def count_bounded(counter: Counter[str], name: str, *, most: int) -> None:
         counter[name] += 1
 
 
-_MOST_NAMES = 1000
 _MOST_REFUSALS = 100
 
 
@@ -139,7 +139,7 @@ class Statistics:
         if tool in counter:  # the keys are names as they are shown
             counter[tool] += 1
         else:
-            count_bounded(counter, shown(tool), most=_MOST_NAMES)
+            count_bounded(counter, shown(tool), most=MANY)
 
     def _note_reason(self, reason: Reason, snapshot: Snapshot, now: float) -> None:
         match reason.why:
@@ -158,7 +158,7 @@ class Statistics:
                     name = shown(tool)
                     because: Hider | str | None = reason.detail
                     if reason.thing == TOOL:
-                        count_bounded(self.refused_calls, name, most=_MOST_NAMES)
+                        count_bounded(self.refused_calls, name, most=MANY)
                         because = snapshot.hiding(tool)  # now: the patterns may change later
                     self.refusals.appendleft(RefusedMessage(now, name, because))
                 if not reason.tools:

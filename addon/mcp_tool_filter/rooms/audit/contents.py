@@ -11,6 +11,7 @@ from typing import NotRequired, TypedDict
 
 from mcp_tool_filter.core.messages.messages import Place, UnreadPlace
 from mcp_tool_filter.core.messages.scan import Value
+from mcp_tool_filter.core.messages.sizes import HEAD
 from mcp_tool_filter.rooms.audit.entry import LazyValue
 from mcp_tool_filter.rooms.secrets.finder import redacted_beginning
 
@@ -26,7 +27,6 @@ class Content(TypedDict):
 _MOST_HASHES = 10_000
 _DIGEST = 16  # bytes
 _SHORT = 4096  # characters; hashing fewer takes less time than keeping them for later
-_LONGEST_FULL = 64 * 1024  # characters of arguments, a result or a message that are logged in full
 
 
 class Arguments(StrEnum):
@@ -90,7 +90,7 @@ class Contents:
 
 def redacted(text: str) -> str:
     """Return a text without anything that looks like a secret, cut if it is long."""
-    return redacted_beginning(text, _LONGEST_FULL)
+    return redacted_beginning(text, HEAD)
 
 
 def _reader_of(place: Place, part: Value) -> Callable[[], bytes | memoryview]:

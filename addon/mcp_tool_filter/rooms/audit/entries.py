@@ -34,13 +34,13 @@ from mcp_tool_filter.core.messages.messages import (
     UnreadPlace,
 )
 from mcp_tool_filter.core.messages.scan import Value
+from mcp_tool_filter.core.messages.sizes import MANY, NAME
 from mcp_tool_filter.core.policy.situation import Client, Direction, RpcExchange, Via
 from mcp_tool_filter.core.policy.snapshot import Snapshot, is_about_lock
 from mcp_tool_filter.core.policy.snapshot import shown as shown_name
 from mcp_tool_filter.core.policy.verdict import TOOL, Drop, Forward, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.core.process.sentences import (
     CLIENT_NAME,
-    LONGEST,
     Once,
     client_name_in,
     error_in,
@@ -213,7 +213,6 @@ _OF_THE_ORIGIN: tuple[Literal["flow", "upstream", "server", "exposed"], ...] = (
     "flow", "upstream", "server", "exposed",
 )  # fmt: skip
 _LONGEST_HELD = 4096  # characters of a request that waits for its answer
-_MOST_NAMES = 1000  # of clients without a session
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,11 +330,11 @@ class Auditor:
         entry["session"] = self._contents.hash_of_name(effect.session) if effect.session else None
         entry["message"] = redacted(effect.message)
         if effect.method is not None:
-            entry["method"] = shown(effect.method[:LONGEST])
+            entry["method"] = shown(effect.method[:NAME])
         if effect.tool is not None:
-            entry["tool"] = shown(effect.tool[:LONGEST])
+            entry["tool"] = shown(effect.tool[:NAME])
         if effect.id is not None:
-            entry["id"] = effect.id[:LONGEST]
+            entry["id"] = effect.id[:NAME]
         if effect.shadow:
             entry["shadow"] = True
         self._write(entry)
@@ -350,7 +349,7 @@ class Auditor:
         if exchange := judged.exchange:
             entry["method"] = shown(exchange.method)
             if exchange.tool is not None:
-                entry["tool"] = shown(exchange.tool[:LONGEST])
+                entry["tool"] = shown(exchange.tool[:NAME])
         self._write(entry)
 
     def _rule_event(self) -> AuditLine:
@@ -392,7 +391,7 @@ class Auditor:
         exchange = judged.exchange
         if self._wanted.for_people and message.method == "initialize":
             self._note_name(judged, message)
-        if class_of(message.method[:LONGEST]) is Class.PASS:
+        if class_of(message.method[:NAME]) is Class.PASS:
             if isinstance(verdict, (Forward, Rewrite)) and (
                 opened := self._open.take_cancelled(judged, message)
             ):  # the client no longer waits: the upstream need not answer
@@ -495,7 +494,7 @@ class Auditor:
             "client": address,
             "from": _WORDS[judged.direction],
             "transport": _WORDS[client.via],
-            "revision": None if revision is None else shown(revision[:LONGEST]),
+            "revision": None if revision is None else shown(revision[:NAME]),
             "bytes": judged.size,
         }
         for name in _OF_THE_ORIGIN:
@@ -519,7 +518,7 @@ class Auditor:
             reason = decided.reason
             if reason.thing != TOOL:
                 thing = cast("_Thing", reason.thing)
-                entry[thing] = shown(reason.tools[0][:LONGEST]) if reason.tools else ""
+                entry[thing] = shown(reason.tools[0][:NAME]) if reason.tools else ""
             elif not is_shadow and reason.why in (Why.CACHED, Why.HIDDEN):
                 entry["saved_bytes"] = judged.snapshot.denied_bytes
             if not is_shadow and reason.why is Why.FORBIDDEN and reason.detail:
@@ -552,7 +551,7 @@ class Auditor:
             return
         if judged.client.session is not None:
             judged.client.session.notes[CLIENT_NAME] = name
-        elif len(self._names) < _MOST_NAMES:
+        elif len(self._names) < MANY:
             address = self._wanted.origin_of(judged.origin).get("client", "")
             caller = caller_of({"client": address, "transport": _WORDS[judged.client.via]})
             self._names[caller] = str(name)
@@ -560,15 +559,15 @@ class Auditor:
     def _add_message(
         self, entry: AuditLine, message: Request | Notification, exchange: RpcExchange | None
     ) -> None:
-        method = message.method[:LONGEST]
+        method = message.method[:NAME]
         entry["method"] = shown(method)
         entry["class"] = _WORDS[class_of(method)]
         if isinstance(message, Request):
-            entry["id"] = message.id[:LONGEST]
+            entry["id"] = message.id[:NAME]
         if exchange and exchange.tool is not None:
-            entry["tool"] = shown(exchange.tool[:LONGEST])
+            entry["tool"] = shown(exchange.tool[:NAME])
             if exchange.exposed:
-                entry.setdefault("exposed", shown(exchange.exposed[:LONGEST]))
+                entry.setdefault("exposed", shown(exchange.exposed[:NAME]))
         elif subject := subject_of(message):
             kind, name = subject
             entry[cast("_Subject", kind)] = name

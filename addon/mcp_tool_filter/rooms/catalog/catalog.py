@@ -46,6 +46,7 @@ from mcp_tool_filter.core.messages.messages import (
     singles,
 )
 from mcp_tool_filter.core.messages.scan import EACH, Value, has_lone_surrogate, open_value, scan
+from mcp_tool_filter.core.messages.sizes import HEAD, MANY
 from mcp_tool_filter.core.messages.tools import (
     Edit,
     cache_edits,
@@ -131,7 +132,6 @@ _KNOWN: Final = frozenset(
 )
 _KNOWN_FOLDED: Final = frozenset(map(fold, _KNOWN))
 _NOT_A_LETTER = re.compile(r"[\W_]")
-_LONGEST_NAME = 64 * 1024  # characters of a prompt's name
 # A string that may be a URI, as an element of an array or as a member (its key may have escapes).
 _COSTLY_STRING = re.compile(
     r'(?:[\[,]|"(?:uri|uriTemplate|name|[^"\\]*+\\[^"]*+)"[ \t\n\r]*:)[ \t\n\r]*'
@@ -143,7 +143,6 @@ _STEPS_OF_URI, _STEPS_OF_CHARACTER = 500, 40  # at least
 _SHORT_URI = 200  # characters; without escapes and dots it is judged at once
 _LONGEST_METHOD = 64  # characters of one whose kind we remember
 _LONGEST_KEPT = 1024  # characters of a URI whose verdict we remember
-_MOST_ROOTS = 1000  # folders of denied skills that we remember
 _MOST_LEVELS = 100  # folders of a URI
 _FOLDER_OF_SKILLS = re.compile(r"(?:^|/)skills?/", re.IGNORECASE)
 _SKILL_FILE = re.compile(r"(?:^|/)SKILL\.md$", re.IGNORECASE)
@@ -181,7 +180,7 @@ class CatalogFilter:
 
     def denying_prompt(self, name: str) -> Denied | None:
         """Return what denies the prompt of this name."""
-        if len(name) > _LONGEST_NAME or has_many_marks(name):
+        if len(name) > HEAD or has_many_marks(name):
             return Denied(PROMPT, name, "a name that cannot be judged")
         plain = without_invisible(name)
         return _first(PROMPT, self._prompts, name, (name,) if plain == name else (name, plain))
@@ -495,7 +494,7 @@ class CatalogFilter:
 
     def _remember_root(self, uri: str | None, pattern: str) -> None:
         """Remember the folder of a denied skill: its files are denied, too."""
-        if uri is None or not pattern or len(self._roots) >= _MOST_ROOTS:
+        if uri is None or not pattern or len(self._roots) >= MANY:
             return
         try:
             spellings = spellings_of(uri)

@@ -17,6 +17,7 @@ from hashlib import sha256
 
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.core.errors import StartError
+from mcp_tool_filter.core.messages.sizes import HEAD
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.process.statistics import JsonObject
@@ -29,8 +30,7 @@ log = logging.getLogger(__name__)
 
 _MOST = 200  # that are shown at a time
 _MOST_LINES = 200  # of one tool
-_LONGEST = 64 * 1024  # bytes of a definition that is compared here
-_MOST_BYTES = 4 * _LONGEST  # of all that are
+_MOST_BYTES = 4 * HEAD  # of all that are
 _AT_ONCE = 8 * 1024  # bytes of definitions that are compared while all others wait: about 50 ms
 _LATER = "It is being compared"
 _TOO_LONG = "It is too long to be compared here: mcp-tool-filter lock --check FILE shows it"
@@ -69,7 +69,7 @@ class Approvals:
             return []
         found: dict[_Key, JsonObject] = {}
         for one in self._all()[:_MOST]:
-            is_short = len(one.raw) <= min(_LONGEST, room)
+            is_short = len(one.raw) <= min(HEAD, room)
             room -= len(one.raw) if is_short else 0
             key = lock.digest, one, is_short
             described = self._compared.get(key)
@@ -155,7 +155,7 @@ def _size_of(lock: Lock, one: UnapprovedTool) -> int:
 def _described(lock: Lock, one: UnapprovedTool, *, is_short: bool) -> JsonObject:
     before = {one.name: lock.tools[one.name]} if one.name in lock.tools else {}
     token, lines = "", [Line(2, (Piece(_TOO_LONG),))]
-    if is_short and len(compact(before)) <= _LONGEST:
+    if is_short and len(compact(before)) <= HEAD:
         try:
             definition = parse_json(one.raw)
         except (ValueError, RecursionError):

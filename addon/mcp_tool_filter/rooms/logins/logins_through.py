@@ -39,6 +39,7 @@ from mcp_tool_filter.core.http.urls import (
     may_lead_round,
     parse_origin,
 )
+from mcp_tool_filter.core.messages.sizes import MANY
 from mcp_tool_filter.core.policy.config import AllowedHosts, is_loopback
 from mcp_tool_filter.rooms.logins.metadata import (
     AUTHORIZE,
@@ -236,7 +237,6 @@ def passes_through(server: ServerMetadata) -> bool:
 # Registrations
 
 _VERSION = 1
-_MOST_REGISTRATIONS = 1000
 _MOST_BYTES = 1024 * 1024  # of all registrations
 _MOST_UNDER_WAY = 1000
 _MOST_URIS = 10
@@ -308,7 +308,7 @@ class Registrations:
         self._forget(client_id)
         self._by_client[client_id] = registration
         self._size += len(client_id) + registration.size
-        while len(self._by_client) > _MOST_REGISTRATIONS or self._size > _MOST_BYTES:
+        while len(self._by_client) > MANY or self._size > _MOST_BYTES:
             others = (one for one in self._by_client if one != client_id)
             unused = (one for one in others if not self._by_client[one].is_used)
             self._forget(next(unused, None) or next(iter(self._by_client)))

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.urls import parse_origin
+from mcp_tool_filter.core.messages.sizes import HEAD
 from mcp_tool_filter.core.sockets.client import HttpClient, Login
 from mcp_tool_filter.core.sockets.connect import HttpFailed
 from mcp_tool_filter.core.upstream.target import Target
@@ -26,7 +27,6 @@ from mcp_tool_filter.rooms.logins.metadata import (
 )
 
 _DOCUMENTS_TIMEOUT = 5.0  # seconds for all documents about logins
-_LONGEST_DOCUMENT = 64 * 1024
 
 
 class StoredLogins:
@@ -97,6 +97,6 @@ async def fetch_login_documents(target: Target, endpoint: str) -> list[bytes]:
 
 async def _get(http: HttpClient, url: str) -> bytes | None:
     async with http.exchange(b"GET", urlsplit(url).path) as response:
-        body = await response.read(_LONGEST_DOCUMENT)
+        body = await response.read(HEAD)
         is_document = response.status == 200 and body.lstrip().startswith(b"{")
         return body if is_document else None

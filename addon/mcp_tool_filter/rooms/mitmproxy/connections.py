@@ -27,6 +27,7 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from mcp_tool_filter.core.engine.service import Seats
 from mcp_tool_filter.core.engine.wire import DEFAULT_LIMITS
+from mcp_tool_filter.core.messages.sizes import MANY
 from mcp_tool_filter.core.process.limits import Crowd, most_upstream_connections
 from mcp_tool_filter.core.sockets.keepalive import keep_alive
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 _MUCH_UNSENT = 1 << 20
 _LARGEST_PIECE = 1 << 20
-_MOST_AT_ONCE = 1000  # connections of one client to the upstream
 
 
 def handler_of(client: Client) -> ConnectionHandler | None:
@@ -74,7 +74,7 @@ def let_streams_be(client: Client) -> None:
     mitmproxy opens at most five per client, and counts those that are idle for too long to be used.
     """
     if handler := handler_of(client):
-        handler.max_conns = defaultdict(partial(asyncio.Semaphore, _MOST_AT_ONCE))
+        handler.max_conns = defaultdict(partial(asyncio.Semaphore, MANY))
 
 
 class _LargePieces:

@@ -36,6 +36,7 @@ from mcp_tool_filter.core.engine.service import Service
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.http.listener import open_listener
 from mcp_tool_filter.core.messages.limits import Transport
+from mcp_tool_filter.core.messages.sizes import MANY
 from mcp_tool_filter.core.policy.config import Config, parse_config
 from mcp_tool_filter.rooms.mitmproxy.flows import Flows
 from mcp_tool_filter.rooms.mitmproxy.hooks import Hooks
@@ -43,7 +44,6 @@ from mcp_tool_filter.rooms.mitmproxy.layer import put_engine
 
 _MODE = "reverse:http://upstream.invalid:80"
 _KEPT, _HIDDEN, _MARK = b"kept_tool", b"hidden_tool", b"seen-by-nobody"
-_MOST_STEPS = 1000
 
 _LIST = (
     b'{"jsonrpc":"2.0","id":1,"result":{"tools":['
@@ -287,7 +287,7 @@ class ProbeRun:
             self._events.append(events.DataReceived(connection, data[at : at + size]))
 
     def _handle_all(self) -> None:
-        for _ in range(_MOST_STEPS):
+        for _ in range(MANY):
             if not self._events:
                 return
             for command in self._top.handle_event(self._events.popleft()):

@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from mcp_tool_filter.core.messages.sizes import MANY
 from mcp_tool_filter.core.process.statistics import JsonObject, count_bounded
 from mcp_tool_filter.rooms.audit.entry import (
     LONGEST_SHOWN,
@@ -32,7 +33,6 @@ _MOST_RECENT = 200
 _MOST_CALLERS = 100
 _MOST_TOOLS = 200  # of one caller
 _MOST_SHOWN = 8
-_MOST_TIMES = 1000  # in one step
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Timeline:
             step.saved += saved
         self._note_caller(entry)
         took = entry.get("upstream_ms")
-        if isinstance(took, float) and len(step.times) < _MOST_TIMES:
+        if isinstance(took, float) and len(step.times) < MANY:
             step.times.append(took)
 
     def _note_caller(self, entry: Entry) -> None:

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 
+from mcp_tool_filter.core.messages.sizes import MESSAGE
 from mcp_tool_filter.core.process.background import Background
 from mcp_tool_filter.core.sockets.client import Headers, HttpClient
 from mcp_tool_filter.core.sockets.connect import HttpFailed
@@ -26,9 +27,6 @@ _MOST_COPIES = 100  # at once
 
 
 _TIMEOUT = 30.0
-
-
-_LONGEST_ANSWER_TO_COPY = 10 * 1024 * 1024
 
 
 USUAL_HEADERS = (JSON_BODY, JSON_OR_EVENTS)
@@ -81,7 +79,7 @@ async def post_and_forget(client: HttpClient, path: str, text: bytes) -> None:
             client.exchange(b"POST", path, (), text) as response,
         ):
             with suppress(HttpFailed):
-                await response.read(_LONGEST_ANSWER_TO_COPY)
+                await response.read(MESSAGE)
     except (HttpFailed, TimeoutError) as error:
         log.info("One of our own messages was not delivered: %s", error or "no answer")
     finally:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+from mcp_tool_filter.core.messages.sizes import MANY, MESSAGE
 from mcp_tool_filter.core.policy.effects import Delay, Effect, Together, at_once
 from mcp_tool_filter.core.process.background import Background
 from mcp_tool_filter.core.process.sentences import Once
@@ -50,9 +51,7 @@ _LEVELS = {
     "warn": logging.WARNING,
     "error": logging.ERROR,
 }
-_MOST_NAMES = 1000  # of metrics, and of warnings
 _MOST_IN_BACKGROUND = 50  # scripts at once
-_MOST_OUTPUT = 10 * 1024 * 1024
 
 type Sender = Callable[[SendCopy], None]
 
@@ -71,7 +70,7 @@ class RuleHost:
         self.enter_log: EnterLog = lambda _effect: None
         """Adds log entries of rules to the audit log, if there is one."""
         self._send_copy = send_copy
-        self._warned = Once(_MOST_NAMES)
+        self._warned = Once(MANY)
         self._background = Background()
         self._apart: StateInMemory | None = None
         """The limits of rules that are only evaluated."""
@@ -91,7 +90,7 @@ class RuleHost:
             case Warn(text):
                 self.warn_once(text)
             case Measure(name, value):
-                if name in self.metrics or len(self.metrics) < _MOST_NAMES:
+                if name in self.metrics or len(self.metrics) < MANY:
                     self.metrics[name] = self.metrics.get(name, 0.0) + value
             case SendWebhook():
                 self.webhooks.send(effect)
@@ -110,7 +109,7 @@ class RuleHost:
             case Identify() | CountUse() | ReadCache() | WriteCache():
                 return await self.state.carry_out(effect)
             case RunScript():
-                return await run_script(effect, most_output=_MOST_OUTPUT)
+                return await run_script(effect, most_output=MESSAGE)
             case CallPython():
                 return await self._callables.call(effect)
             case _:
@@ -133,7 +132,7 @@ class RuleHost:
 
     def forget_warnings(self) -> None:
         """Allow each warning once more, because the rules have changed."""
-        self._warned = Once(_MOST_NAMES)
+        self._warned = Once(MANY)
 
     def warn_once(self, text: str) -> None:
         self._warned.log(log, logging.WARNING, text)
@@ -154,7 +153,7 @@ class RuleHost:
 
     async def _run(self, effect: RunScript) -> None:
         try:
-            result = await run_script(effect, most_output=_MOST_OUTPUT)
+            result = await run_script(effect, most_output=MESSAGE)
             problem = f"the script ended with status {result.status}" if result.status else ""
         except EffectFailed as error:
             problem = str(error)

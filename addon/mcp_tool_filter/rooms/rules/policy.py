@@ -21,6 +21,7 @@ from operator import itemgetter
 
 from mcp_tool_filter.core.errors import ProtocolError, StartError
 from mcp_tool_filter.core.messages.messages import Request
+from mcp_tool_filter.core.messages.sizes import NAME
 from mcp_tool_filter.core.policy.patterns import common_beginning
 from mcp_tool_filter.rooms.rules import actions, conditions, forms
 from mcp_tool_filter.rooms.rules.actions import ACTION, Action
@@ -83,7 +84,6 @@ class Rule:
 
 
 _MOST_KNOWN = 4096  # pairs of method and tool whose rules we remember
-_LONGEST_KNOWN = 256  # characters of a method or tool
 _LONGEST_LITERAL = 32  # characters of each literal that the first search looks for
 _FEW = 8  # rules; evaluating so few is as quick
 
@@ -217,7 +217,7 @@ class RuleIndex:
         known = self._known.get(key)
         if known is None:
             known = Candidates(self._choose(subject))
-            if len(subject.method or "") + len(subject.tool or "") <= _LONGEST_KNOWN:
+            if len(subject.method or "") + len(subject.tool or "") <= NAME:
                 if len(self._known) >= _MOST_KNOWN:
                     self._known.clear()
                 self._known[key] = known

@@ -24,6 +24,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from mcp_tool_filter.core.messages.sizes import MANY
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.process.statistics import JsonObject
 
@@ -37,7 +38,6 @@ FOLDER = "XDG_RUNTIME_DIR"
 _PATIENCE = 1.0  # seconds for one filter to answer, or to take the question
 _MOST_READ = 16 * 1024 * 1024
 _MOST_ASKED = 16  # at the same time
-_MOST_NAMES = 1000  # of tools
 _BACKLOG = 16
 
 type Answer = Callable[[], JsonObject]
@@ -244,13 +244,13 @@ def describe_server(
         "listens_at": listens_at,
         "exposed": len(exposed) if snapshot else None,
         "hidden": len(hidden) if snapshot else None,
-        "exposed_tools": [shown(one) for one in list(exposed)[:_MOST_NAMES]],
-        "hidden_tools": [shown(one) for one in list(hidden)[:_MOST_NAMES]],
+        "exposed_tools": [shown(one) for one in list(exposed)[:MANY]],
+        "hidden_tools": [shown(one) for one in list(hidden)[:MANY]],
         "calls": calls.total(),
         "failed": failed,
         "refused": counted.refused,
-        "calls_by_tool": dict(calls.most_common(_MOST_NAMES)),
-        "refused_by_tool": dict(refused.most_common(_MOST_NAMES)),
+        "calls_by_tool": dict(calls.most_common(MANY)),
+        "refused_by_tool": dict(refused.most_common(MANY)),
         "lock": os.path.abspath(config.lock) if config.lock else None,
         "waiting": len(snapshot.locked) if snapshot else 0,
         "shadow": config.shadow,

@@ -42,6 +42,7 @@ from mcp_tool_filter.core.messages.messages import (
     render_error,
 )
 from mcp_tool_filter.core.messages.scan import scan
+from mcp_tool_filter.core.messages.sizes import MANY
 from mcp_tool_filter.core.policy.chain import refusal
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.effects import (
@@ -263,7 +264,6 @@ class LineJudge:
 
 
 _OF_MCP = "io.modelcontextprotocol/"
-_MOST_PAGES = 1000
 _MOST_BYTES = 80 * MEBIBYTE
 
 
@@ -313,7 +313,7 @@ class ListAsker:
             if following is None or not following.text:
                 return tuple(pages)
             cursor = f'"cursor":{answer.place.cut(following)}'
-            too_many = len(pages) == _MOST_PAGES or sum(map(len, pages)) > _MOST_BYTES
+            too_many = len(pages) == MANY or sum(map(len, pages)) > _MOST_BYTES
             if too_many or cursor in cursors:
                 raise CannotList("the tool list never ends")
             cursors.append(cursor)

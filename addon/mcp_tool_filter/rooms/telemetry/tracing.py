@@ -46,6 +46,7 @@ from mcp_tool_filter.core.messages.messages import (
     singles,
 )
 from mcp_tool_filter.core.messages.scan import Value
+from mcp_tool_filter.core.messages.sizes import NAME
 from mcp_tool_filter.core.policy.situation import Client, Direction, RpcExchange, Via
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why
@@ -131,7 +132,6 @@ def _only(value: Value | None, key: str) -> Value | None:
     return values[0] if len(values) == 1 else None
 
 
-_LONGEST_ERROR = 256  # characters
 _NOWHERE: ServerAt = {}
 _NAMES = {"tool": "gen_ai.tool.name", "prompt": "gen_ai.prompt.name", "uri": "mcp.resource.uri"}
 _PROTOCOL_NAMES = {Via.HTTP: "http", Via.LEGACY_SSE: "http"}
@@ -169,7 +169,7 @@ def attributes_of(request: Request, judged: Judged) -> dict[str, str]:
     if judged.would is not None:
         facts = {**facts_about(judged.would, judged.snapshot), **facts, "shadow": "true"}
     known |= {f"mcp_tool_filter.{name}": fact for name, fact in facts.items()}
-    return {name: value[:_LONGEST_ERROR] for name, value in known.items() if value}
+    return {name: value[:NAME] for name, value in known.items() if value}
 
 
 def outcome_of(judged: Judged, response: Response) -> tuple[dict[str, str], str]:
@@ -435,7 +435,7 @@ class Tracer:
         span = opened.span
         span.set_attributes(dict(attributes))
         if "error.type" in attributes:
-            message = redacted_beginning(message, _LONGEST_ERROR)
+            message = redacted_beginning(message, NAME)
             span.set_status(self._status(self._code.ERROR, message or None))
         span.end()
 
