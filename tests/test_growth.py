@@ -7,6 +7,7 @@ is what is copied.)
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,6 +23,7 @@ from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.core.messages import large, messages, skim, tools
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.sse import EventParser
+from mcp_tool_filter.core.policy.effects import waits
 from mcp_tool_filter.rooms.catalog import uris
 from mcp_tool_filter.rooms.clients import entries, jsonc
 from mcp_tool_filter.rooms.lock import changes
@@ -30,6 +32,7 @@ from mcp_tool_filter.rooms.logins import metadata
 from mcp_tool_filter.rooms.logins.logins_through import without_metadata_urls
 from mcp_tool_filter.rooms.secrets import finder, shown
 from mcp_tool_filter.rooms.stdio import lines
+from tests.core.policy.talking import Talk
 
 TOOL = sys.monitoring.OPTIMIZER_ID
 SIZE = 400  # characters of the shortest text
@@ -58,8 +61,15 @@ def steps_of(read: Callable[[str], object], text: str) -> int:
 
 
 def grows(read: Callable[[str], object], unit: str, start: str = "", end: str = "") -> bool:
-    """Tell whether the steps grow faster than the text."""
-    texts = [start + unit * (SIZE * times // len(unit)) + end for times in (1, 2, 4)]
+    """Tell whether the steps grow faster than the text, also where it is longer.
+
+    (From some length on, a text may be read in another way, with more steps for each character.)
+    """
+    return all(_grows(read, unit, start, end, size) for size in (SIZE, 4 * SIZE))
+
+
+def _grows(read: Callable[[str], object], unit: str, start: str, end: str, size: int) -> bool:
+    texts = [start + unit * (size * times // len(unit)) + end for times in (1, 2, 4)]
     steps_of(read, texts[0])  # what is made once
     few, twice, most = (steps_of(read, text) for text in texts)
     return most - twice > ALLOWED * max(0, twice - few) + FREE
@@ -107,6 +117,34 @@ def introduced(text: str) -> None:
         pass
 
 
+def judged(text: str) -> None:
+    """Judge a message of a client, and the same as one of the upstream."""
+    talking = Talk(deny=["^rm"], deny_resources=["^file:///etc"], deny_prompts=["x"])
+    for judge in (talking.conversation.from_client, talking.conversation.from_upstream):
+        decision = judge(raw(text))
+        for _ in decision if waits(decision) else ():
+            pass
+
+
+PLACES = (
+    '"method":"tools/call","params":{"name":"a","arguments":{"a":%s}}',
+    '"method":"tools/call","params":{"name":%s}',
+    '"method":"prompts/get","params":{"name":%s}',
+    '"method":"resources/read","params":{"uri":%s}',
+    '"method":%s',
+    '"error":{"code":1,"message":%s}',
+    '"result":{"content":[{"type":"text","text":%s}]}',
+    '"result":{"tools":[{"name":"a","description":%s}]}',
+    '"result":{"resources":[{"uri":%s,"name":"a"}]}',
+)
+"""Where messages have texts that others choose."""
+
+
+def written(text: str) -> None:
+    for place in PLACES:
+        judged(f'{{"jsonrpc":"2.0","id":1,{place % json.dumps(text)}}}')
+
+
 UPSTREAM = urls.UpstreamNames("http://localhost:3000/mcp")
 READERS: Mapping[str, Callable[[str], object]] = {
     "header name": head_named,
@@ -120,6 +158,8 @@ READERS: Mapping[str, Callable[[str], object]] = {
     ),
     "content type": bodies.charsets_in,
     "message": lambda text: messages.parse_message(raw(text)),
+    "conversation": judged,
+    "text in messages": written,
     "ids": lambda text: messages.ids_guessed_in(raw(text)),
     "method": messages.refuse_lookalike,
     "ends": lambda text: skim.find_ends(raw(text), 500),
