@@ -765,7 +765,9 @@ class Talk:
             uri = text_of_uri(message)
             if uri is None or self._subscribed.get(uri, leg.name) != leg.name:
                 return None
-        elif method.startswith(("notifications/tasks/", "notifications/subscriptions/")):
+        elif method == "notifications/subscriptions/acknowledged":
+            return self.note_change(TOOLS)  # it may have changed until now
+        elif method.startswith("notifications/tasks/"):
             return None
         if self.subscription is not None and written_at(raw, "params", "_meta", _SUBSCRIPTION):
             raw = with_value(raw, self.subscription, "params", "_meta", _SUBSCRIPTION)
@@ -837,8 +839,8 @@ class Talk:
         meta = f'"_meta":{{"{_SUBSCRIPTION}":{pending.id}}}'
         params = f'{{{meta},"notifications":{{{",".join(agreed)}}}}}'
         method = "notifications/subscriptions/acknowledged"
-        pending.outlet.tell(f'{{"jsonrpc":"2.0","method":"{method}","params":{params}}}'.encode())
         self._shown[TOOLS] = await self.list_of(TOOLS)
+        pending.outlet.tell(f'{{"jsonrpc":"2.0","method":"{method}","params":{params}}}'.encode())
         for server in self.endpoint.able("tools"):
             leg = self.leg(server)
             if not self.endpoint.is_missing(server):
