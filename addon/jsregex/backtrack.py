@@ -21,8 +21,6 @@ from jsregex.scan import _Place
 from jsregex.tree import WORD
 
 _STEPS_AT_ONCE = 30  # paid for in advance
-
-
 _PRICE = 200  # for these thirty; each takes as long as six or seven steps of the scan
 
 

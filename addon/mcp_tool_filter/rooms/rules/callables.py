@@ -13,10 +13,7 @@ from concurrent.futures import Future
 from threading import Thread
 from typing import Any
 
-from mcp_tool_filter.rooms.rules.rule_effects import (
-    CallPython,
-    EffectFailed,
-)
+from mcp_tool_filter.rooms.rules.rule_effects import CallPython, EffectFailed
 
 log = logging.getLogger(__name__)
 

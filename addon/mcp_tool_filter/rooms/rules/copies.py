@@ -16,19 +16,13 @@ from mcp_tool_filter.core.process.background import Background
 from mcp_tool_filter.core.sockets.client import Headers, HttpClient
 from mcp_tool_filter.core.sockets.connect import HttpFailed
 from mcp_tool_filter.core.upstream.clients import JSON_BODY, JSON_OR_EVENTS
-from mcp_tool_filter.rooms.rules.rule_effects import (
-    SendCopy,
-)
+from mcp_tool_filter.rooms.rules.rule_effects import SendCopy
 from mcp_tool_filter.rooms.rules.templates import split_url
 
 log = logging.getLogger(__name__)
 
 _MOST_COPIES = 100  # at once
-
-
 _TIMEOUT = 30.0
-
-
 USUAL_HEADERS = (JSON_BODY, JSON_OR_EVENTS)
 
 

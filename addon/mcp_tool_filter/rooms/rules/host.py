@@ -40,11 +40,6 @@ from mcp_tool_filter.rooms.rules.webhooks import Webhooks
 log = logging.getLogger(__name__)
 
 
-# Webhooks, and copies of requests
-
-
-# All effects
-
 _LEVELS = {
     "debug": logging.DEBUG,
     "info": logging.INFO,

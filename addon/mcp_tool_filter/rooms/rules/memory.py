@@ -9,19 +9,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 
-from mcp_tool_filter.core.messages.messages import (
-    Request,
-)
+from mcp_tool_filter.core.messages.messages import Request
 
 _MOST_SESSIONS = 10_000
-
-
 _MOST_REQUESTS = 10_000
-
-
 _MOST_REQUEST_BYTES = 64 * 1024 * 1024
-
-
 _CLEAN_EVERY = 60.0  # seconds
 
 

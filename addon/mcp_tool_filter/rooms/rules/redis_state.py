@@ -31,17 +31,11 @@ if TYPE_CHECKING:
 from mcp_tool_filter.rooms.rules.state import MOST_BYTES, StateEffect
 
 _CONNECT_TIMEOUT = 2.0
-
-
 _LOST = "the state in Redis cannot be reached"
 
 
 _PER_ENTRY = 300  # bytes that an entry costs besides its value
-
-
 _PER_USE = 80  # bytes
-
-
 _PLAIN_HOST = re.compile(r"[\w.-]+(:\d+)?(/\d*)?")
 
 

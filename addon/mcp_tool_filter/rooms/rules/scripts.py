@@ -8,12 +8,7 @@ import os
 import signal
 from contextlib import suppress
 
-from mcp_tool_filter.rooms.rules.rule_effects import (
-    EffectFailed,
-    RunScript,
-    ScriptResult,
-    TooLarge,
-)
+from mcp_tool_filter.rooms.rules.rule_effects import EffectFailed, RunScript, ScriptResult, TooLarge
 
 _READ_SIZE = 64 * 1024
 

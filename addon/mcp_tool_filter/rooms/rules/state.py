@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.rooms.rules.credentials import identify
 from mcp_tool_filter.rooms.rules.policy import StateSettings
-from mcp_tool_filter.rooms.rules.rule_effects import (
-    CountUse,
-    Identify,
-    ReadCache,
-    WriteCache,
-)
+from mcp_tool_filter.rooms.rules.rule_effects import CountUse, Identify, ReadCache, WriteCache
 
 if TYPE_CHECKING:
     from mcp_tool_filter.rooms.rules.redis_state import RedisState

@@ -14,22 +14,14 @@ from mcp_tool_filter.core.process.background import keep
 from mcp_tool_filter.core.sockets.client import HttpClient
 from mcp_tool_filter.core.sockets.connect import HttpFailed
 from mcp_tool_filter.core.upstream.clients import JSON_BODY
-from mcp_tool_filter.rooms.rules.rule_effects import (
-    SendWebhook,
-)
+from mcp_tool_filter.rooms.rules.rule_effects import SendWebhook
 from mcp_tool_filter.rooms.rules.templates import split_url
 
 log = logging.getLogger(__name__)
 
 MOST_WAITING = 1000
-
-
 _AT_END = 5.0  # seconds for the last ones
-
-
 _AT_ONCE = 8  # so that one hanging receiver does not delay the others
-
-
 _RETRY_AFTER = (1.0, 5.0)  # seconds
 
 
