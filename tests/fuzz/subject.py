@@ -7,7 +7,7 @@ import json
 from typing import Any, assert_never
 
 from mcp_tool_filter.cli.rooms import ROOMS
-from mcp_tool_filter.core.conversation.exchanges import exchange_for
+from mcp_tool_filter.core.conversation.conversation import exchange_for
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.asked import Answered, HttpExchange, Passed

@@ -37,7 +37,6 @@ from mcp_tool_filter.core.conversation.exchanges import (
     ACKNOWLEDGED,
     LIST_CHANGED,
     Exchanges,
-    exchange_for,
     is_true,
     note_subscription,
     notice,
@@ -137,6 +136,7 @@ _ONLY_READ = frozenset({
     "resources/subscribe", "resources/unsubscribe", "subscriptions/listen", "completion/complete",
     "logging/setLevel", "server/discover", "notifications/progress",
 })  # fmt: skip
+_LONGEST_METHOD = 64  # characters; every method that matters to us is shorter
 _CANCELLED = "notifications/cancelled"
 _LIST = "tools/list"
 _REQUEST_CANCELLED = -32800  # as in the Language Server Protocol
@@ -678,6 +678,14 @@ def _list_in(message: Single, *, is_expected: bool) -> Listing | None:
 
 def _speaks(arrival: Arrival, message: Single) -> bool:
     return isinstance(message, Response) or arrival.speaks(revision_in(message))
+
+
+def exchange_for(message: Single, size: int, now: float) -> RpcExchange | None:
+    """Begin an exchange for a client's message; a response begins none."""
+    if isinstance(message, Response):
+        return None
+    id = message.id if isinstance(message, Request) else None
+    return RpcExchange(message.method[:_LONGEST_METHOD], id, None, now, size)
 
 
 def _held(

@@ -19,9 +19,7 @@ from mcp_tool_filter.core.messages.messages import (
     Message,
     Notification,
     Place,
-    Request,
     Response,
-    Single,
     id_value,
 )
 from mcp_tool_filter.core.messages.scan import Value, open_value
@@ -30,7 +28,6 @@ from mcp_tool_filter.core.policy.situation import RpcExchange
 
 _LIMITS = Limits()
 _LIST = "tools/list"
-_LONGEST_METHOD = 64  # characters; every method that matters to us is shorter
 LIST_CHANGED = "notifications/tools/list_changed"
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 _SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
@@ -145,14 +142,6 @@ class Exchanges:
 def _size_of(exchange: RpcExchange) -> int:
     size = len(exchange.id) if exchange.id else 0
     return size + len(exchange.request.place.text) if exchange.request else size
-
-
-def exchange_for(message: Single, size: int, now: float) -> RpcExchange | None:
-    """Begin an exchange for a client's message; a response begins none."""
-    if isinstance(message, Response):
-        return None
-    id = message.id if isinstance(message, Request) else None
-    return RpcExchange(message.method[:_LONGEST_METHOD], id, None, now, size)
 
 
 def notice(subscription: str | None = None) -> bytes:

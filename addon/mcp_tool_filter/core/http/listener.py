@@ -180,7 +180,8 @@ class Listener:
         may_carry_mcp = self._may_carry_mcp(head.target)
         if not may_carry_mcp and not self.logins.has(head.method, head.target):
             return self._refuse_path(origin)
-        if is_server_card(head.target) and not (self.is_forward or self._is_endpoint(head.target)):
+        is_elsewhere = not (self.is_forward or self._is_endpoint(head.target))
+        if is_elsewhere and is_server_card(head.target):
             return self._refuse_card(origin)
         limit = config.limits.message
         try:

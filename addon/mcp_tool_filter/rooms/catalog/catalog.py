@@ -119,6 +119,15 @@ _ASKS: Final = {
     "notifications/resources/updated": (RESOURCE, "uri"),
 }
 """The methods that ask for one thing, or tell of it: its kind, and the member that names it."""
+_OF_AN_ELEMENT: Final = frozenset({
+    "name", "title", "description", "arguments", "icons", "_meta", "uri", "uriTemplate", "mimeType",
+    "annotations", "size", "text", "blob", "frontmatter", "resources", "digest",
+})  # fmt: skip
+_OF_A_RESULT: Final = frozenset({
+    *(how.member for how in _LISTS.values()),
+    "nextCursor", "_meta", "ttlMs", "cacheScope", "resultType",
+})  # fmt: skip
+"""Members that nobody takes for one another."""
 _COMPLETE, _LISTEN = "completion/complete", "subscriptions/listen"
 _NAMED_EXACTLY: Final = (*_ASKS, _COMPLETE, _LISTEN)
 _LISTED_BY: Final = {
@@ -180,7 +189,11 @@ class CatalogFilter:
 
     def denying_prompt(self, name: str) -> Denied | None:
         """Return what denies the prompt of this name."""
-        if len(name) > HEAD or has_many_marks(name):
+        if len(name) > HEAD:
+            return Denied(PROMPT, name, "a name that cannot be judged")
+        if name.isascii() and name.isprintable() and name.strip() == name:  # nearly all
+            return _first(PROMPT, self._prompts, name, (name,))
+        if has_many_marks(name):
             return Denied(PROMPT, name, "a name that cannot be judged")
         plain = without_invisible(name)
         return _first(PROMPT, self._prompts, name, (name,) if plain == name else (name, plain))
@@ -472,10 +485,11 @@ class CatalogFilter:
         kind, named_by = how.kind, how.named_by
         if element.text is not None and not has_lone_surrogate(element.text):
             return self._judge(kind, element.text)
-        keys = [fold_key(member.key) for member in element.members or ()]
-        if not keys or len(set(keys)) != len(keys) or any(map(is_misleading, keys)):
-            return Denied(kind, "?", "an element that could be read in two ways")
-        named = {name: element.get(name) for name in named_by}
+        if not _is_clear(element, _OF_AN_ELEMENT):
+            keys = [fold_key(member.key) for member in element.members or ()]
+            if not keys or len(set(keys)) != len(keys) or any(map(is_misleading, keys)):
+                return Denied(kind, "?", "an element that could be read in two ways")
+        named = {name: element.named.get(name) for name in named_by}
         if kind == SKILL and (front := element.get("frontmatter")):
             named["frontmatter"] = open_value(text, front, {}).get("name")
         texts = {name: value.text for name, value in named.items() if value is not None}
@@ -483,7 +497,7 @@ class CatalogFilter:
             is_content = how.member == "contents"
             return None if is_content else Denied(kind, "?", "an element without a name")
         for name, said in texts.items():
-            if said is None or has_lone_surrogate(said):
+            if said is None or (not said.isascii() and has_lone_surrogate(said)):
                 return Denied(kind, "?", "an element without a name")
             denied = self._judge(RESOURCE if name == "uri" else kind, said)
             if denied is not None:
@@ -530,8 +544,15 @@ def _first(
     return None
 
 
+def _is_clear(holder: Value, usual: frozenset[str]) -> bool:
+    """Tell whether an object has only usual members, each once: nobody reads them differently."""
+    return usual.issuperset(holder.named) and 0 < len(holder.named) == len(holder.members or ())
+
+
 def _member_in(result: Value, name: str) -> Value | None:
     """Return a member. Raises ProtocolError if some reader may take another one for it."""
+    if _is_clear(result, _OF_A_RESULT):
+        return result.named.get(name)
     alike = [one for one in result.members or () if fold_key(one.key) == fold(name)]
     if not alike:
         return None
