@@ -229,7 +229,8 @@ _ALL: Final = (
         about="Checks Python and mitmproxy, the patterns and other settings, the port, the"
         " connection to the upstream, its transport and revision, the credentials, and its tools."
         " With --client, it shows which of the client's servers the command run can filter, and"
-        " which ones came through the filter last time.",
+        " which ones came through the filter last time, and names the tools that the client refuses"
+        " or cuts, with the edit that heals each.",
         flags=(
             _JSON,
             Option("client", "look at the servers in this client's files", "CLIENT",

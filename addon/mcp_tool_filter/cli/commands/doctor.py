@@ -10,14 +10,14 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.cli.commands.http import refuse_taken_port
-from mcp_tool_filter.cli.commands.look import KnownTools, ask_now, rules_of
+from mcp_tool_filter.cli.commands.look import KnownTools, ask, ask_now, rules_of
 from mcp_tool_filter.cli.flags import Given, with_flags
 from mcp_tool_filter.cli.settings import Settings, chosen, target_of
 from mcp_tool_filter.cli.terminal import Colour, count, paint
@@ -253,6 +253,54 @@ def examine_client(client: str) -> Iterator[Finding]:
     last = last_of(client)
     for server in servers:
         yield _finding(server, client, last, _HOW.format(program=program or client))
+    yield from _refused_tools(client)
+
+
+def _refused_tools(client: str) -> Iterator[Finding]:
+    """Name the tools that the client refuses, cuts or loses, and the edits that heal them."""
+    from mcp_tool_filter.core.messages.tools import Definition
+    from mcp_tool_filter.rooms.clients import entries
+    from mcp_tool_filter.rooms.clients.command import find_servers, settings_of
+    from mcp_tool_filter.rooms.edits.healing import problems_for
+
+    asked: list[tuple[str, Settings]] = []
+    for listed in find_servers(client):
+        if listed.place.scope == "project":  # it may come from anybody
+            continue
+        try:
+            flags = entries.flags_of(listed.entry)
+            wrapped = entries.wrap(listed.original(), flags, ["mcp-tool-filter"])
+            asked.append((listed.name, settings_of(wrapped, _PATIENCE)))
+        except StartError:
+            continue  # status says what is wrong with it
+    for name, settings, known in asyncio.run(_ask_all(asked)):
+        editor = settings.config().editor
+        tools = [
+            Definition(editor.exposed(own) if editor else own, None, raw)
+            for own, raw in (known.snapshot.allowed.items() if known else ())
+        ]
+        for problem in problems_for(client, name, tools):
+            advice = f"To heal it, write into the config file:\n{problem.edit}"
+            yield Finding(False, f"{name}: {shown(problem.tool)}: {problem.what}", advice)
+
+
+async def _ask_all(
+    servers: Sequence[tuple[str, Settings]],
+) -> list[tuple[str, Settings, KnownTools | None]]:
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(name: str, settings: Settings) -> tuple[str, Settings, KnownTools | None]:
+        async with gate:
+            try:
+                return name, settings, await ask(settings, is_quiet=True)
+            except StartError:
+                return name, settings, None
+
+    return await asyncio.gather(*(one(*server) for server in servers))
+
+
+_AT_ONCE = 8  # servers that are asked at the same time
+_PATIENCE = "10000"  # milliseconds for a server to answer
 
 
 def _program_of(client: str) -> str | None:
