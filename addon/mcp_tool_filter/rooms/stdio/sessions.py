@@ -38,6 +38,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from threading import Thread
 from typing import Any, Final
+from weakref import WeakSet
 
 from mcp_tool_filter.core.conversation.exchanges import LIST_CHANGED
 from mcp_tool_filter.core.conversation.policy_in_force import INVALID_ANSWER, LOST_ANSWER
@@ -89,6 +90,7 @@ from mcp_tool_filter.rooms.stdio.lines import (
 )
 
 _ROOM: Final = MEBIBYTE  # bytes in an outbox before its writer waits
+_MOST_UNREAD: Final = 64 * MEBIBYTE  # of the answers of one command that its clients do not read
 _MOST_KEPT: Final = 4 * MEBIBYTE  # bytes of messages kept while no stream is open
 _IDLE: Final = 30 * 60.0  # seconds until an unused session is ended
 _EOF: Final = 5.0  # seconds from closed stdin to SIGTERM
@@ -241,6 +243,7 @@ class ChildSession:
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._writer = ThreadPoolExecutor(max_workers=1)
+        self._turn = asyncio.Lock()  # to write
         self._waiting: dict[str, tuple[str, Outbox]] = {}
         self._stream: Outbox | None = None
         self._kept = Outbox()  # while no stream is open
@@ -306,9 +309,23 @@ class ChildSession:
 
     async def tell(self, line: bytes) -> None:
         """Write a line; returns when the command has taken it."""
+        await self._turn.acquire()
+        await self._write(line)
+
+    async def _write(self, line: bytes) -> None:
+        """Write a line, now that it is its turn; the next one's comes when it is written.
+
+        An executor would keep the lines of clients that have left until a busy command takes them.
+        """
         self.last_used = self._loop.time()
-        with suppress(RuntimeError):  # the command has ended
-            await self._loop.run_in_executor(self._writer, self.child.write, line + b"\n")
+        try:
+            writing = self._loop.run_in_executor(self._writer, self.child.write, line + b"\n")
+        except RuntimeError:  # the command has ended
+            self._turn.release()
+            return
+        writing.add_done_callback(lambda _: self._turn.release())
+        with suppress(RuntimeError):
+            await asyncio.shield(writing)
 
     def listen(self) -> Outbox:
         """Return a new stream for messages that answer no request; it replaces an older one."""
@@ -387,7 +404,7 @@ class ChildSession:
         outboxes = [self._answered(one.id) for one in responses if one.id is not None]
         found = next((outbox for outbox in outboxes if outbox is not None), None)
         if found is not None:
-            await found.put(self.restored(line), is_answer=len(responses) == len(members))
+            await self._deliver(found, line, is_answer=len(responses) == len(members))
             self._end_if_answered(found)
         elif not responses:
             if any(isinstance(one, Notification) and one.method == LIST_CHANGED for one in members):
@@ -395,6 +412,10 @@ class ChildSession:
             await self.receive_other(line)
         elif all(one.id is None for one in responses):
             await self._replace(line, "an answer without an id")
+
+    async def _deliver(self, outbox: Outbox, line: bytes, *, is_answer: bool) -> None:
+        """Deliver an answer; the command is not read before there is room."""
+        await outbox.put(self.restored(line), is_answer=is_answer)
 
     async def receive_other(self, line: bytes) -> None:
         """Deliver a message that answers no request."""
@@ -428,9 +449,8 @@ class ChildSession:
         for id in ids:
             written, outbox = self._waiting.pop(id_value(id), (id, None))
             if outbox is not None:
-                await outbox.put(
-                    self.restored(render_error(written, INTERNAL_ERROR, INVALID_ANSWER))
-                )
+                error = render_error(written, INTERNAL_ERROR, INVALID_ANSWER)
+                await self._deliver(outbox, error, is_answer=False)
                 self._end_if_answered(outbox)
 
     # The end
@@ -478,6 +498,7 @@ class SharedSession(ChildSession):
         super().__post_init__()
         self._numbers = Numbers()
         self._leaving: set[asyncio.Task[None]] = set()
+        self._unread: WeakSet[Outbox] = WeakSet()
 
     async def ask_alone(
         self,
@@ -498,11 +519,31 @@ class SharedSession(ChildSession):
         )
         self.expect([str(number)], outbox)
         try:
-            await self.tell(renumbered)
+            await self._turn.acquire()
+        except asyncio.CancelledError:  # the client has left before the command was told
+            self._numbers.forget(number)
+            self.forget([str(number)])
+            raise
+        try:
+            await self._write(renumbered)
         except asyncio.CancelledError:  # the client has left
             self.leave(number)
             raise
         return number, outbox
+
+    async def _deliver(self, outbox: Outbox, line: bytes, *, is_answer: bool) -> None:
+        """Deliver an answer at once: the others must not wait for a client that does not read.
+
+        Past what all of them may hold, the one that holds most gets no answer.
+        """
+        outbox.has_others |= not is_answer
+        outbox.put_last(self.restored(line))
+        self._unread.add(outbox)
+        held = {one: one.size for one in self._unread if one.size}
+        if sum(held.values()) > _MOST_UNREAD:
+            largest = max(held, key=held.__getitem__)
+            largest.drain()
+            largest.end()
 
     def leave(self, number: int) -> None:
         """Forget a request; if it has no answer yet, cancel it."""
@@ -606,6 +647,11 @@ class Outbox:
         self._size -= len(message)
         self._changed.set()
         return message
+
+    @property
+    def size(self) -> int:
+        """Bytes that were not read yet."""
+        return self._size
 
     def drop_beyond(self, most: int) -> None:
         """Drop the oldest messages if there are more bytes."""
