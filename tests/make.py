@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.memory import example
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
@@ -15,7 +16,7 @@ from mcp_tool_filter.core.http.head import Head
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import Batch, Request, Single, parse_message
 from mcp_tool_filter.core.messages.tools import Definition, Listing, ToolCall, parse_listing
-from mcp_tool_filter.core.policy.config import Config, parse_config
+from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.effects import Deciding, Decision, waits
 from mcp_tool_filter.core.policy.situation import Link
 from mcp_tool_filter.core.policy.snapshot import Snapshot, take_snapshot

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mcp_tool_filter.cli.options import KEYS
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.cli.rooms import ROOMS
-from mcp_tool_filter.core.options import KEYS
-from mcp_tool_filter.core.policy.config import Config, parse_config
+from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.process.proxy import Proxy
 from mcp_tool_filter.core.process.site import Surroundings
 from mcp_tool_filter.core.sockets.connect import make_tls_context

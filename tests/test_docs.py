@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from mcp_tool_filter.core.options import OPTIONS
+from mcp_tool_filter.cli.options import OPTIONS
 from tests.proxy import REPOSITORY
 
 PACKAGE = REPOSITORY / "addon" / "mcp_tool_filter"

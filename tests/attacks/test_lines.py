@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.core.policy.config import parse_config
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.rooms.stdio.judge import LineJudge
 from mcp_tool_filter.rooms.stdio.lines import CutLine, LineParser

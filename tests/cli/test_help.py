@@ -19,9 +19,9 @@ from mcp_tool_filter.cli.help import (
     render_help,
     render_manual,
 )
+from mcp_tool_filter.cli.options import OPTIONS
 from mcp_tool_filter.cli.settings import gather, settle
 from mcp_tool_filter.cli.table import COMMANDS, TOPICS, Command
-from mcp_tool_filter.core.options import OPTIONS
 from tests.cli.launched import ADDON, Typed, surroundings
 from tests.programs import need_program
 from tests.proxy import REPOSITORY

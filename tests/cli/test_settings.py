@@ -10,9 +10,9 @@ import pytest
 
 from mcp_tool_filter.cli.config_file import read_file
 from mcp_tool_filter.cli.flags import UsageError, parse_flags
+from mcp_tool_filter.cli.options import GONE
 from mcp_tool_filter.cli.settings import Settings, Sources, read_settings, read_sources
 from mcp_tool_filter.core.errors import StartError, UnsetVariable
-from mcp_tool_filter.core.options import GONE
 from tests.rows import each_row
 
 URL = "http://localhost:3000/mcp"

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.messages.limits import Transport
-from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.upstream.fetch import fetch
 from mcp_tool_filter.core.upstream.target import target_for
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 from typing import Any, assert_never
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.conversation.conversation import exchange_for
 from mcp_tool_filter.core.conversation.memory import Fetched
@@ -18,7 +19,6 @@ from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.http.listener import open_listener as open_listener_for
 from mcp_tool_filter.core.messages.limits import R2025_06_18, Transport
 from mcp_tool_filter.core.messages.messages import parse_message, singles
-from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.effects import Decision, Together, waits
 from mcp_tool_filter.core.process import plugs
 from tests.fuzz.oracle import no_call_but_of, no_call_in_head, no_tool_but_of, require

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from mcp_tool_filter.cli.flags import COMMAND, EDITS, Given, UsageError, no_such, refuse_empty
+from mcp_tool_filter.cli.options import A_COMMAND, A_URL, GROUPS, OPTIONS, Option, instead_of
 from mcp_tool_filter.core.errors import StartError, printable
-from mcp_tool_filter.core.options import A_COMMAND, A_URL, GROUPS, OPTIONS, Option, instead_of
 
 if TYPE_CHECKING:
     from mcp_tool_filter.rooms.merged.choices import Merging

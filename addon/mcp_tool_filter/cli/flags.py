@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, NoReturn
 
+from mcp_tool_filter.cli.options import KEYS, OPTIONS, Option, instead_of
 from mcp_tool_filter.core.errors import EmptyList, StartError
-from mcp_tool_filter.core.options import KEYS, OPTIONS, Option, instead_of
 
 # What people who know another tool may type.
 _OTHER_NAMES = {

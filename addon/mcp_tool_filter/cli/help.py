@@ -12,9 +12,9 @@ from importlib import import_module
 
 from mcp_tool_filter import __version__
 from mcp_tool_filter.cli.flags import Given
+from mcp_tool_filter.cli.options import GROUPS, Option
 from mcp_tool_filter.cli.table import COMMANDS, FILTER, TOPICS, Command
 from mcp_tool_filter.core.errors import StartError
-from mcp_tool_filter.core.options import GROUPS, Option
 
 TOP = """\
 mcp-tool-filter sits in front of an MCP server and removes the tools you do not

@@ -162,7 +162,7 @@ def refuse_what_needs_http(given: Given) -> None:
 
 def _warn_about_unused(typed: Given, settings: Settings) -> None:
     """Warn about typed flags that change nothing: the user may rely on one."""
-    from mcp_tool_filter.core.options import A_FETCH, A_URL, HTTP, OPTIONS
+    from mcp_tool_filter.cli.options import A_FETCH, A_URL, HTTP, OPTIONS
 
     missing = {
         A_URL: settings.command and "with a command",

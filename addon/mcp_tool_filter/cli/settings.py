@@ -35,8 +35,8 @@ from mcp_tool_filter.cli.flags import (
     parse_flags,
     refuse_empty,
 )
+from mcp_tool_filter.cli.options import A_COMMAND, KEYS, OPTIONS, PREFIX, SWITCH, Texts, instead_of
 from mcp_tool_filter.core.errors import InvalidOption, StartError
-from mcp_tool_filter.core.options import A_COMMAND, KEYS, OPTIONS, PREFIX, SWITCH, Texts, instead_of
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -127,8 +127,8 @@ class Settings:
 
     @cached_property
     def _config(self) -> Config:
+        from mcp_tool_filter.cli.parsing import parse_config  # --help need not wait for it
         from mcp_tool_filter.cli.rooms import ROOMS
-        from mcp_tool_filter.core.policy.config import parse_config  # --help need not wait for it
         from mcp_tool_filter.core.process.plugs import settled
 
         with in_our_words():
@@ -395,7 +395,7 @@ class Sources:
     def _expanded(self, section: Given) -> Given:
         """Return a server's URL, and the environment of its command, with the values of variables.
         Raises UnsetVariable."""
-        from mcp_tool_filter.core.policy.config import expand_variables
+        from mcp_tool_filter.cli.parsing import expand_variables
 
         found: Given = {}
         for text in section.get("upstream", ()):  # it may be secret

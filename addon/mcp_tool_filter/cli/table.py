@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError, no_such, parse_flags
-from mcp_tool_filter.core.options import CHOICE, GROUPS, OPTIONS, Option
+from mcp_tool_filter.cli.options import CHOICE, GROUPS, OPTIONS, Option
 
 TOPICS: Final = {
     "options": "every option, in the launcher and in mitmproxy",

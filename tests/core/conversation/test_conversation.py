@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.messages.messages import Notification, Request, Single
-from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.effects import Deciding, Decision, Delay, Together, waits
 from mcp_tool_filter.core.policy.situation import Client, Direction, Session, Situation
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.conversation import conversation as from_upstream
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.policy_in_force import Judged, PolicyInForce
 from mcp_tool_filter.core.messages import large
 from mcp_tool_filter.core.messages.messages import Batch, Message
-from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.effects import (
     LET_OTHERS_GO_ON,
     Deciding,

@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.conversation import conversation as from_upstream
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.memory import example
@@ -15,7 +16,6 @@ from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.messages import large, scan
 from mcp_tool_filter.core.messages import skim as long_values
 from mcp_tool_filter.core.messages.messages import Place
-from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.verdict import Forward
 from tests.attacks import answers
 from tests.attacks.stage import DENIED

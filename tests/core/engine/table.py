@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.conversation.memory import Fetched, example
 from mcp_tool_filter.core.engine.client_h1 import H1Client
 from mcp_tool_filter.core.engine.exchange import Exchange
@@ -22,7 +23,6 @@ from mcp_tool_filter.core.engine.upstream import Upstream
 from mcp_tool_filter.core.engine.wire import DEFAULT_LIMITS, HttpLimits
 from mcp_tool_filter.core.http.listener import open_listener
 from mcp_tool_filter.core.messages.messages import Response, Single
-from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.effects import Deciding, Decision, Delay, begin
 from mcp_tool_filter.core.policy.situation import Situation
 from mcp_tool_filter.core.policy.verdict import Forward, Verdict

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.conversation.memory import example
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.core.engine.lane import Lane, is_plain_result, may_take, plain_call
 from mcp_tool_filter.core.engine.service import Service
 from mcp_tool_filter.core.http.listener import Listener
-from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.process.statistics import Statistics
 from tests.attacks.hostile_requests import ATTACKS
 from tests.core.engine.table import Client, Table

@@ -6,6 +6,7 @@ import json
 from functools import partial
 from typing import Any
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
@@ -13,7 +14,6 @@ from mcp_tool_filter.core.http.asked import Answered, HttpExchange, Passed
 from mcp_tool_filter.core.http.head import Head
 from mcp_tool_filter.core.http.listener import Listener, open_listener
 from mcp_tool_filter.core.messages.limits import R2025_06_18, R2026_07_28
-from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.verdict import Verdict
 from tests.attacks.hostile_requests import bodies
 from tests.attacks.stage import DENIED

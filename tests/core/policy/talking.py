@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.memory import example
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
-from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.situation import Client
 from mcp_tool_filter.core.policy.verdict import Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.core.process.plugs import settled

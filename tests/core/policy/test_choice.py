@@ -8,9 +8,10 @@ from itertools import product
 
 import pytest
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.errors import EmptyList, InvalidOption, NothingDenied
 from mcp_tool_filter.core.policy.choice import UNDECIDED, Choice, claims_in
-from mcp_tool_filter.core.policy.config import parse_config, refuse_to_open
+from mcp_tool_filter.core.policy.config import refuse_to_open
 from mcp_tool_filter.core.policy.snapshot import Standing, UnlistedTools, take_snapshot
 from tests.make import listing_of, page
 from tests.rows import each_row

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mcp_tool_filter.cli.options import KEYS
+from mcp_tool_filter.cli.parsing import parse_config, parse_header
 from mcp_tool_filter.core.errors import (
     BlankPattern,
     EmptyList,
@@ -12,13 +14,7 @@ from mcp_tool_filter.core.errors import (
     NothingDenied,
     StartError,
 )
-from mcp_tool_filter.core.options import KEYS
-from mcp_tool_filter.core.policy.config import (
-    Config,
-    parse_config,
-    parse_header,
-    refuse_to_open,
-)
+from mcp_tool_filter.core.policy.config import Config, refuse_to_open
 from tests.rows import each_row
 
 

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.errors import InvalidPattern
 from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, NOTHING, switched
-from mcp_tool_filter.core.policy.config import Config, parse_config
+from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.patterns import (
     MAX_NAME,
     deny_for,

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from mcp_tool_filter.core.policy.config import parse_config
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.policy.patterns import MAX_NAME, Pattern
 from mcp_tool_filter.core.policy.snapshot import Standing, UnlistedTools, drift_of, shown
 from mcp_tool_filter.core.policy.tool_filter import decide_call

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.errors import UnmatchedPattern
-from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.patterns import parse_pattern
 from mcp_tool_filter.core.process.start import refuse_start, unmatched_in
 from tests.make import snapshot

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.errors import ConnectFailed, FetchFailed, ListsAfterLogin
 from mcp_tool_filter.core.http.head import Head
 from mcp_tool_filter.core.messages.limits import Transport
-from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.effects import CannotList
 from mcp_tool_filter.core.upstream import fetch as fetch_module
 from mcp_tool_filter.core.upstream import search

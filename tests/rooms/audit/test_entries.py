@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.memory import example
 from mcp_tool_filter.core.conversation.policy_in_force import Judged, PolicyInForce
@@ -17,7 +18,6 @@ from mcp_tool_filter.core.messages.large import find_result_envelope, read_tool_
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import Response, UnreadPlace, parse_message
 from mcp_tool_filter.core.messages.sizes import NAME
-from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.effects import WriteLog, at_once, waits
 from mcp_tool_filter.core.policy.situation import Client, Session
 from mcp_tool_filter.core.policy.snapshot import shown

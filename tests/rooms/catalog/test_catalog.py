@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.conversation.memory import example as fetched
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.core.errors import (
@@ -20,7 +21,7 @@ from mcp_tool_filter.core.errors import (
     UnsafePattern,
 )
 from mcp_tool_filter.core.messages.limits import R2025_11_25, R2026_07_28
-from mcp_tool_filter.core.policy.config import parse_config, refuse_to_open
+from mcp_tool_filter.core.policy.config import refuse_to_open
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.rooms.catalog.catalog import CatalogFilter, with_catalog
 from tests.core.conversation.test_long_lists import last_of

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.cli.config_file import parse_file
+from mcp_tool_filter.cli.parsing import parse_header
 from mcp_tool_filter.cli.settings import Sources, read_settings
-from mcp_tool_filter.core.policy.config import parse_header
 from mcp_tool_filter.rooms.clients import entries, moving
 from mcp_tool_filter.rooms.clients.entries import CannotWrap, ServerEntry, unwrap, wrap
 from mcp_tool_filter.rooms.clients.moving import moved_from, with_section, without_section

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.engine.service import Address
 from mcp_tool_filter.core.engine.wire import Fault, RequestHead
 from mcp_tool_filter.core.http.urls import Origin
-from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.process.proxy import Proxy
 from mcp_tool_filter.core.process.site import Site, Surroundings
 from mcp_tool_filter.rooms.forward import sites as module

@@ -8,11 +8,12 @@ from unittest.mock import Mock
 
 import pytest
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.conversation import conversation
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.messages import large
 from mcp_tool_filter.core.messages.limits import Limits
-from mcp_tool_filter.core.policy.config import Config, parse_config
+from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.effects import waits
 from mcp_tool_filter.core.policy.verdict import Forward, Reply, Rewrite
 from mcp_tool_filter.rooms.lock.lock import Lock, parse_json

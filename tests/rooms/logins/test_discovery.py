@@ -12,10 +12,10 @@ from urllib.parse import urlencode
 
 import pytest
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.conversation.memory import Fetched, example, unlisted
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.listener import open_listener
-from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.upstream.fetch import fetch
 from mcp_tool_filter.rooms.logins import discovery
 from mcp_tool_filter.rooms.logins import through as answers

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.errors import ListsAfterLogin
-from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.upstream.fetch import fetch
 from mcp_tool_filter.core.upstream.target import Target, login_to, target_for
 from mcp_tool_filter.rooms.logins.stored import STORED, fetch_login_documents

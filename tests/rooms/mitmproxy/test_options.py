@@ -24,10 +24,10 @@ from mitmproxy.options import Options
 from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test import tflow
 
+from mcp_tool_filter.cli.options import GONE
 from mcp_tool_filter.cli.settings import Settings, read_settings
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.errors import StartError
-from mcp_tool_filter.core.options import GONE
 from mcp_tool_filter.core.upstream.fetch import fetch
 from mcp_tool_filter.core.upstream.target import Target
 from mcp_tool_filter.rooms.mitmproxy import addon

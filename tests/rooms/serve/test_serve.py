@@ -20,9 +20,10 @@ from typing import Any
 
 import pytest
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.http.urls import UpstreamNames
-from mcp_tool_filter.core.policy.config import Config, parse_config
+from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.process.proxy import Proxy
 from mcp_tool_filter.core.process.site import Site, Surroundings, TargetFinder
 from mcp_tool_filter.core.upstream.target import target_for

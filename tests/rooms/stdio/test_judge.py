@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import Single
-from mcp_tool_filter.core.policy.config import Config, parse_config
+from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.effects import Deciding, Delay, waits
 from mcp_tool_filter.core.policy.situation import Situation
 from mcp_tool_filter.core.policy.snapshot import Snapshot

@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.messages.limits import Limits
-from mcp_tool_filter.core.policy.config import Config, parse_config
+from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.effects import Deciding, Delay
 from mcp_tool_filter.rooms.rules.file import RulesInForce
 from mcp_tool_filter.rooms.stdio.child import KILL, Child, end_child

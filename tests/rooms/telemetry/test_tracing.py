@@ -13,12 +13,12 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.memory import example
 from mcp_tool_filter.core.conversation.policy_in_force import Judged, PolicyInForce
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.messages.messages import Request, Response
-from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.situation import Client, Direction, Session, Via
 from mcp_tool_filter.core.policy.snapshot import take_snapshot
 from mcp_tool_filter.core.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why

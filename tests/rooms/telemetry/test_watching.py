@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.memory import example
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce, RulesAtWork
 from mcp_tool_filter.core.http.listener import Listener
-from mcp_tool_filter.core.policy.config import Config, parse_config
+from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.effects import WriteLog
 from mcp_tool_filter.core.policy.situation import Client, Session
 from mcp_tool_filter.core.process.statistics import JsonObject, Statistics

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_tool_filter.cli.flags import WORDS, Given
+from mcp_tool_filter.cli.options import OPTIONS, Option
 from mcp_tool_filter.cli.table import CLIENTS, COMMANDS, FILTER, Command
-from mcp_tool_filter.core.options import OPTIONS, Option
 
 _PATHS = ("FILE", "DIR")
 _CLIENTS = "mcp-tool-filter clients 2>/dev/null"

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from mcp_tool_filter.cli.flags import UsageError, with_flags
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.cli.rooms import ROOMS, make_activity
 from mcp_tool_filter.cli.settings import Settings, in_our_words, target_of
 from mcp_tool_filter.cli.terminal import (
@@ -31,7 +32,7 @@ from mcp_tool_filter.cli.terminal import (
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.errors import LostUpstream, StartError
 from mcp_tool_filter.core.http.shown import may_hold_a_secret
-from mcp_tool_filter.core.policy.config import is_loopback, parse_config
+from mcp_tool_filter.core.policy.config import is_loopback
 from mcp_tool_filter.core.process.proxy import Proxy
 from mcp_tool_filter.core.process.sentences import only_warnings
 from mcp_tool_filter.core.process.site import Surroundings, TargetFinder

@@ -5,7 +5,7 @@ returns what happens to each:
 
 >>> from mcp_tool_filter.core.conversation.memory import example
 >>> from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
->>> from mcp_tool_filter.core.policy.config import parse_config
+>>> from mcp_tool_filter.cli.parsing import parse_config
 >>> policy = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=example("read", "rm"))
 >>> conversation = Conversation(policy)
 >>> call = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"%s"}}'

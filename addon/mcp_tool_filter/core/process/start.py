@@ -1,8 +1,9 @@
 """What refuses a start, for every shape of the filter: a port, stdio, several servers, a preview.
 
-A wrong setting is refused when it is read (``policy/config``), and a file that it names when that
-is read (``plugs.settled``). What only the tools of the upstream show is refused here. So an option
-that refuses a start is declared in ``core/options``, read in ``policy/config``, and judged here.
+A wrong setting is refused when it is read (``cli/parsing``), and a file that it names when that is
+read (``plugs.settled``). What only the tools of the upstream show is refused here. So an option
+that refuses a start is a row in ``cli/options``, a field of ``Config`` with the same name, and
+judged here.
 """
 
 from __future__ import annotations

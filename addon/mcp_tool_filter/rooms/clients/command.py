@@ -30,6 +30,7 @@ from mcp_tool_filter.cli.flags import (
     typed_as,
 )
 from mcp_tool_filter.cli.launcher import refuse_what_needs_http
+from mcp_tool_filter.cli.options import CHOICE, OPTIONS
 from mcp_tool_filter.cli.settings import (
     Settings,
     Sources,
@@ -42,7 +43,6 @@ from mcp_tool_filter.cli.settings import (
 )
 from mcp_tool_filter.cli.terminal import Colour, count, is_terminal, paint, print_table, say
 from mcp_tool_filter.core.errors import StartError, UnsetVariable, safe_lines
-from mcp_tool_filter.core.options import CHOICE, OPTIONS
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.process.start import refuse_start
 from mcp_tool_filter.rooms.clients import entries, files, moving
@@ -422,7 +422,7 @@ def _picked_flags(listed: ListedServer, typed: Given) -> list[str]:
 
 def _filter_flags(typed: Given) -> list[str]:
     """Return the flags for the filter, checked as at its start."""
-    from mcp_tool_filter.core.policy.config import parse_config
+    from mcp_tool_filter.cli.parsing import parse_config
 
     config = parse_config(texts_of(typed, (*CHOICE, "lock")))
     if config.denies_nothing and "into" not in typed:

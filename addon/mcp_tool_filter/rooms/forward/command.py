@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.cli.commands.http import activity_for
 from mcp_tool_filter.cli.flags import Given, UsageError
+from mcp_tool_filter.cli.options import Texts
 from mcp_tool_filter.cli.settings import Settings, gather, settle, warn_about_lonely
 from mcp_tool_filter.cli.terminal import log_to_stderr, say
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.http.shown import shown_url
-from mcp_tool_filter.core.options import Texts
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.upstream.fetch import fetch
 from mcp_tool_filter.rooms.clients.files import Whereabouts

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Final
 
 from mcp_tool_filter.cli.config_file import NAME, Table
 from mcp_tool_filter.cli.flags import UsageError, closest
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.cli.settings import in_our_words, texts_of
 from mcp_tool_filter.core.errors import StartError, printable
 from mcp_tool_filter.core.policy.choice import Choice
-from mcp_tool_filter.core.policy.config import parse_config
 from mcp_tool_filter.core.policy.patterns import parse_glob
 from mcp_tool_filter.rooms.merged.lists import default_prefix
 

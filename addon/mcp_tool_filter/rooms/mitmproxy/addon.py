@@ -31,13 +31,13 @@ from mitmproxy.proxy.server import ConnectionHandler
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.tls import ClientHelloData
 
+from mcp_tool_filter.cli.options import KEYS
 from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.engine.exchange import Answer, Exchange
 from mcp_tool_filter.core.engine.service import Address, Service
 from mcp_tool_filter.core.engine.wire import RequestHead
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.http.urls import parse_origin
-from mcp_tool_filter.core.options import KEYS
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.process.background import in_background
 from mcp_tool_filter.core.process.limits import Holder

@@ -31,13 +31,14 @@ from mitmproxy.proxy.layers import TCPLayer
 from mitmproxy.proxy.mode_servers import ServerInstance
 from mitmproxy.proxy.mode_specs import ProxyMode
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.engine.service import Service
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.http.listener import open_listener
 from mcp_tool_filter.core.messages.limits import Transport
 from mcp_tool_filter.core.messages.sizes import MANY
-from mcp_tool_filter.core.policy.config import Config, parse_config
+from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.rooms.mitmproxy.flows import Flows
 from mcp_tool_filter.rooms.mitmproxy.hooks import Hooks
 from mcp_tool_filter.rooms.mitmproxy.layer import put_engine

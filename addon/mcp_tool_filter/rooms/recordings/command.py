@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from mcp_tool_filter.cli.flags import WORDS, Given
+from mcp_tool_filter.cli.options import CHOICE
 from mcp_tool_filter.cli.settings import texts_of
 from mcp_tool_filter.cli.terminal import count
 from mcp_tool_filter.cli.whole_file import whole_file
 from mcp_tool_filter.core.errors import StartError, printable
-from mcp_tool_filter.core.options import CHOICE
 from mcp_tool_filter.core.policy.snapshot import shown
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
@@ -32,7 +33,7 @@ from mcp_tool_filter.core.http.head import Fields
 from mcp_tool_filter.core.http.urls import UpstreamNames
 from mcp_tool_filter.core.messages.messages import Response
 from mcp_tool_filter.core.messages.sse import Event, EventParser, render_event
-from mcp_tool_filter.core.policy.config import Config, parse_config
+from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.verdict import TOOL, Forward, Why
 from mcp_tool_filter.core.process.proxy import Proxy
 from mcp_tool_filter.core.process.sentences import describe, describe_reported, reported_word

@@ -2,7 +2,7 @@
 
 That is: the command line, the environment and the config file (``cli/flags.py``,
 ``cli/settings.py``), help, manual page and completion (``cli/help.py``), our options in mitmproxy
-(``rooms/mitmproxy/options.py``), and what ``core/policy/config.py`` checks.
+(``rooms/mitmproxy/options.py``), and what ``cli/parsing.py`` checks.
 
 >>> OPTIONS["keep-running"].key, KEYS["fail_fast"].variable, KEYS["fail_fast"].text
 ('fail_fast', 'MCP_TOOL_FILTER_KEEP_RUNNING', 'true')
