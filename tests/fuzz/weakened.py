@@ -46,6 +46,7 @@ WAYS: dict[str, Callable[..., object]] = {
     "core.policy.tool_filter.decide_listing": _forward,
     "core.messages.messages.refuse_repeated": _nothing,
     "core.messages.messages.is_like_a_call": _nothing,
+    "core.policy.tool_filter.undefined_topic": _nothing,
     "core.messages.messages._holds_message": _nothing,
     "core.messages.messages.fold": _as_it_is,
     "core.messages.tools.refuse_misreadable": _nothing,
@@ -71,7 +72,11 @@ WAYS: dict[str, Callable[..., object]] = {
 }
 """The places to weaken, and what stands there instead."""
 
-ROWS = [(place,) for place in WAYS]
+TOGETHER = [("core.messages.messages.is_like_a_call", "core.policy.tool_filter.undefined_topic")]
+"""Places that each refuse what the other one refuses: alone, none of them is missed."""
+
+_BACKED = {place for row in TOGETHER for place in row}
+ROWS = [*TOGETHER, *((place,) for place in WAYS if place not in _BACKED)]
 
 
 def main(places: list[str]) -> str | None:
