@@ -373,7 +373,8 @@ _ALL: Final = (
             *(OPTIONS[name] for name in (*CHOICE, "lock", "shadow")),
             Option("pick", "choose the tools to hide in the terminal", only_typed=True),
             Option("into", "move the server with its policy into this file of servers, and start"
-                 " the filter with --server NAME", "FILE"),
+                 " the filter with --server NAME; with --all, leave one entry: serve --stdio",
+                 "FILE"),
             Option("flag", "add another flag, such as --flag=--verbose", "FLAG", many=True),
             *_OF_A_FILE,
         ),

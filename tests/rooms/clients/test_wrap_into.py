@@ -231,3 +231,40 @@ def test_the_entry_of_a_server_of_the_file_has_no_secrets(it: Cursor) -> None:
     file = str(it.home / "project" / "x.toml")
     assert entry["args"] == ["--server", "files", "--config", file]
     assert "s3cret" not in said.out + said.err
+
+
+def test_all_entries_become_one_and_come_back(it: Cursor) -> None:
+    with session_upstream() as upstream:
+        it.file.write_text(it.text.replace("URL", upstream.url))
+        before = it.text
+        said = it.wrap(it.default, "--deny", "^delete_", server="--all")
+        assert "serve" in said.out
+        listed = json.loads(it.text.replace("// mine", "").replace("// both", ""))["mcpServers"]
+        assert list(listed) == ["mcp-tool-filter"]
+        assert listed["mcp-tool-filter"]["args"] == ["serve", "--stdio"]
+        assert it.servers.count("[servers.") == 2
+        assert "s3cret" not in it.text
+        with it.client("mcp-tool-filter") as client:
+            tools = names_in(client.asks("tools/list"))
+            assert {"files_read_file", "linear_read_file"} <= set(tools)
+            assert "files_delete_file" not in tools
+            assert client.leaves() == 0
+        again = it.wrap(it.default, server="--all")
+        assert "Nothing to do" in again.err
+        rows = json.loads(it.typed("status", "--json", status=0).out)
+        assert [one["name"] for one in rows] == ["files", "linear", "mcp-tool-filter"]
+        it.unwrap("--all")
+        assert (it.text, it.servers) == (before, "")
+
+
+def test_entries_that_were_moved_one_by_one_become_one_too(it: Cursor) -> None:
+    before = it.text
+    it.wrap(it.default, "--deny", "^delete_")
+    it.typed("wrap", "cursor", "--all", "--into", it.default, "--yes")
+    assert it.servers.count("deny = ") == 1, "the policy of the first stays"
+    assert it.text.count('"args"') == 1
+    it.unwrap("--all")
+    assert (json.loads(it.text.replace("// mine", "").replace("// both", "")), it.servers) == (
+        json.loads(before.replace("// mine", "").replace("// both", "")),
+        "",
+    )

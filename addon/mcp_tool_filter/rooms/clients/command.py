@@ -45,7 +45,7 @@ from mcp_tool_filter.cli.terminal import Colour, count, is_terminal, paint, prin
 from mcp_tool_filter.core.errors import StartError, UnsetVariable, safe_lines
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.process.start import refuse_start
-from mcp_tool_filter.rooms.clients import entries, files, moving
+from mcp_tool_filter.rooms.clients import entries, files, moving, one_entry
 from mcp_tool_filter.rooms.clients.entries import ServerEntry
 from mcp_tool_filter.rooms.clients.files import BadFile, ClientFile, ConfigPlace, EditedFile
 from mcp_tool_filter.rooms.clients.moving import ServersFile
@@ -216,8 +216,27 @@ def _move(listed: ListedServer, flags: Sequence[str], path: str) -> tuple[Server
     original, before = listed.original(), listed.moved()
     file = ServersFile.read(path)
     text = file.text
-    own: list[str] = []
+    policy, own = _policy_of(flags)
+    name = moving.free_name(text, listed.name)
+    if before and before.file.path == file.path:
+        name, text = before.name, moving.without_section(text, before.name)
+    words = [*_program(listed), "--server", name, *_naming(file, path)]
+    text = moving.with_section(text, name, original, policy, listed.origin)
+    return moving.entry_for(original, [*words, *own]), Moved(file, name, original, text)
+
+
+def _naming(file: ServersFile, path: str) -> list[str]:
+    """Return the flag that names a file of servers, unless it is the default one."""
+    default = default_file(os.environ, may_be_missing=True)
+    if default is not None and os.path.realpath(default) == str(file.path):
+        return []
+    return ["--config", os.path.abspath(os.path.expanduser(path))]
+
+
+def _policy_of(flags: Sequence[str]) -> tuple[dict[str, object], list[str]]:
+    """Return what flags set in the section of a server, and those that are for the process."""
     policy: dict[str, object] = {}
+    own: list[str] = []
     for name, values in parse_flags(flags).items():
         option = OPTIONS[name]
         if name in ("config", "server"):
@@ -228,15 +247,91 @@ def _move(listed: ListedServer, flags: Sequence[str], path: str) -> tuple[Server
             policy[name] = values if option.many else values[-1]
         else:
             policy[name] = is_on({name: values[-1]}, name)
-    name = moving.free_name(text, listed.name)
-    if before and before.file.path == file.path:
-        name, text = before.name, moving.without_section(text, before.name)
-    words = [*_program(listed), "--server", name]
-    default = default_file(os.environ, may_be_missing=True)
-    if default is None or os.path.realpath(default) != str(file.path):
-        words += ["--config", os.path.abspath(os.path.expanduser(path))]
-    text = moving.with_section(text, name, original, policy, listed.origin)
-    return moving.entry_for(original, [*words, *own]), Moved(file, name, original, text)
+    return policy, own
+
+
+# One entry for all servers
+
+
+def _wrap_as_one(found: Sequence[ListedServer], flags: Sequence[str], typed: Given) -> int:
+    """Move all entries into a file of servers, and leave one that starts all of them."""
+    groups: dict[Path, list[ListedServer]] = {}
+    for one in found:
+        groups.setdefault(one.place.file, []).append(one)
+    return max(_wrap_file(place, group, flags, typed) for place, group in groups.items())
+
+
+def _wrap_file(
+    place: Path, found: Sequence[ListedServer], flags: Sequence[str], typed: Given
+) -> int:
+    group = {one.name: one for one in found if not _starts_all(one)}
+    if not group:
+        say(f"Nothing to do: {place} starts all servers with one entry")
+        return 0
+    path, listed = typed["into"][-1], next(iter(group.values()))
+    servers = ServersFile.read(path)
+    process: list[str] = []
+
+    def move(name: str, entry: ServerEntry, text: str) -> str:
+        one = group[name]
+        if (before := one.moved()) is not None and before.is_in(path) and not flags:
+            return moving.marked(text, before.name, one.origin, name)
+        if before is not None or entries.is_filtered(entry):
+            raise entries.CannotWrap("It is filtered already", why="Unwrap it first")
+        policy, own = _policy_of(flags or entries.flags_of(one.entry))
+        section = moving.free_name(text, name)
+        text = moving.with_section(text, section, entry, policy, one.origin, name)
+        with suppress(UnsetVariable):  # the client may know it
+            _settings_in(Moved(servers, section, entry, text))
+        process.extend(word for word in own if word not in process)
+        return text
+
+    words = [*_program(listed), *one_entry.START, *_naming(servers, path)]
+    originals = {name: one.original() for name, one in group.items()}
+    change, is_all = one_entry.with_one(listed.file, originals, words, servers, move, process)
+    return _save_all(listed, change, typed) or (0 if is_all else 1)
+
+
+def _starts_all(listed: ListedServer) -> bool:
+    return one_entry.file_of(listed.entry, "-") is not None
+
+
+def _unwrap_one(listed: ListedServer, typed: Given) -> int:
+    """Bring all entries back for the one that starts them."""
+    default = default_file(os.environ, may_be_missing=True) or ""
+    servers = ServersFile.read(one_entry.file_of(listed.entry, default) or default)
+    change = one_entry.without_one(listed.file, listed.name, servers, listed.origin)
+    return _save_all(listed, change, typed)
+
+
+def _save_all(listed: ListedServer, change: one_entry.Change, typed: Given) -> int:
+    """Show a change of all entries of a file, and save it. The sections are there first."""
+    section = Moved(change.servers, "", {}, change.sections)
+    print("\n".join(_diff(listed, listed.entry, change.text, [section])), flush=True)
+    if "dry-run" in typed:
+        return 0
+    if "yes" not in typed and not _agrees():
+        say("Nothing changed")
+        return 1
+    mode = stat.S_IMODE(os.stat(listed.place.file).st_mode)
+    before = change.servers.text
+    is_undone = len(change.sections) < len(before)
+    saved = change.servers if is_undone else change.servers.save(change.sections, mode=mode)
+    original = None if is_undone else listed.file.text
+    try:
+        listed.file.save(change.text, original=original)
+    except BaseException:
+        if not is_undone:
+            saved.save(before)
+        raise
+    if is_undone:
+        change.servers.save(change.sections)
+    say(f"Saved {change.servers.path}")
+    say(f"Saved {listed.place.file}")
+    if not is_undone:
+        undo = ["mcp-tool-filter", "unwrap", listed.place.client, "--all"]
+        say(f"Restart {listed.place.client}. Undo: {shlex.join(undo)}")
+    return 0
 
 
 _POLICY = frozenset({*CHOICE, "lock", "rules", "new-tools", "server"})
@@ -254,6 +349,8 @@ def run_wrap(typed: Given) -> int:
         raise UsageError("--pick is for one server", why="Leave out --all, or name its --scope")
     flags = [] if "pick" in typed else _filter_flags(typed)
     into = typed.get("into", [""])[-1]
+    if into and "all" in typed:
+        return _wrap_as_one(found, flags, typed)
 
     def change(listed: ListedServer) -> int:
         chosen = flags
@@ -287,8 +384,15 @@ def run_unwrap(typed: Given) -> int:
     """Restore a server, or all of a client; return the exit status."""
     found, _ = _find(typed, of_several=lambda one: one.is_undoable)
     if "all" in typed:
-        found = [one for one in found if one.is_undoable] or found[:1]
-    return _for_each(found, lambda listed: _change(listed, listed.original(), typed))
+        found = [one for one in found if one.is_undoable or _starts_all(one)] or found[:1]
+    return _for_each(
+        found,
+        lambda listed: (
+            _unwrap_one(listed, typed)
+            if _starts_all(listed)
+            else _change(listed, listed.original(), typed)
+        ),
+    )
 
 
 def _for_each(found: Sequence[ListedServer], change: Callable[[ListedServer], int]) -> int:

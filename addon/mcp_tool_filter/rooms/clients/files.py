@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from mcp_tool_filter.cli.whole_file import open_at_once, replace_if_unchanged, whole_file
 from mcp_tool_filter.core.errors import ProtocolError, StartError
@@ -222,6 +223,23 @@ class ClientFile:
         edited = edits.get(self.place.file.suffix, jsonc.with_mapping)
         try:
             return edited(self.text, [*self.place.keys, name], own)
+        except ProtocolError as error:
+            raise BadFile(f"Cannot change {self.place.file}", why=str(error)) from None
+
+    def with_servers(self, wanted: Mapping[str, ServerEntry]) -> str:
+        """Return the text with these servers and no others."""
+        found: Any = self.whole()
+        for key in self.place.keys:
+            found = found[key]
+        listed = self.servers()
+        own: dict[str, object] = {key: one for key, one in found.items() if key not in listed}
+        goose = {value: key for key, value in _OF_GOOSE.items()}
+        for name, entry in wanted.items():
+            own[name] = found[name] if listed.get(name) == entry else self._renamed(entry, goose)
+        edits = {".toml": toml_text.with_mapping, ".yaml": yaml_text.with_mapping}
+        edited = edits.get(self.place.file.suffix, jsonc.with_mapping)
+        try:
+            return edited(self.text, [*self.place.keys], own)
         except ProtocolError as error:
             raise BadFile(f"Cannot change {self.place.file}", why=str(error)) from None
 

@@ -267,14 +267,20 @@ class ServersFile:
 
 
 def with_section(
-    text: str, name: str, entry: ServerEntry, policy: Mapping[str, object], origin: str
+    text: str,
+    name: str,
+    entry: ServerEntry,
+    policy: Mapping[str, object],
+    origin: str,
+    listed_as: str = "",
 ) -> str:
-    """Return the file's text with a section for an entry of the file ``origin``. Raises
-    CannotWrap."""
+    """Return the file's text with a section for an entry of the file ``origin``; ``listed_as`` is
+    its name there, if nothing else will say so. Raises CannotWrap."""
     section, kept = section_for(entry, policy), _kept(entry)
     if _filled(kept, section) != entry:
         raise CannotWrap("unwrap could not restore this entry", why="Wrap it without --into")
-    mark = json.dumps([origin, kept], separators=(",", ":")).replace("\x7f", "\\u007f")
+    said = [origin, kept, listed_as] if listed_as else [origin, kept]
+    mark = json.dumps(said, separators=(",", ":")).replace("\x7f", "\\u007f")
     members = [f"{_key(key)} = {_value(value)}" for key, value in section.items()]
     lines = [f"[{_SERVERS}.{_key(name)}]", _MARK + mark, *members, ""]
     end = "\r\n" if "\r\n" in text else "\n"
@@ -291,18 +297,39 @@ def with_section(
 def moved_from(text: str, name: str, origin: str) -> ServerEntry | None:
     """Return the entry that a section was made of; None if ``wrap`` has not made it of an entry in
     the file ``origin``: another project could get our secrets by naming our server."""
-    section = servers_in(text).get(name)
-    lines = lines_of(text)
-    first, last = _span_of(lines, name)
-    mark = next((line for line in lines[first:last] if line.startswith(_MARK)), None)
+    section, mark = servers_in(text).get(name), _mark_of(text, name)
     if mark is None or not isinstance(section, dict):
         return None
     try:
-        made_of, kept = json.loads(mark.removeprefix(_MARK))
+        made_of, kept, *_ = json.loads(mark.removeprefix(_MARK))
         return _filled(kept, section) if made_of == origin else None
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         why = "Restore the client's entry by hand"
         raise BadServersFile(f"The section of {name} has been changed", why=why) from None
+
+
+def _mark_of(text: str, name: str) -> str | None:
+    lines = lines_of(text)
+    first, last = _span_of(lines, name)
+    return next((line for line in lines[first:last] if line.startswith(_MARK)), None)
+
+
+def marked(text: str, name: str, origin: str, listed_as: str) -> str:
+    """Return the text with a section that also says what the client has called its entry."""
+    mark = _mark_of(text, name) or ""
+    _, kept, *_ = json.loads(mark.removeprefix(_MARK))
+    said = json.dumps([origin, kept, listed_as], separators=(",", ":"))
+    new = _MARK + said.replace("\x7f", "\\u007f")
+    return text.replace(mark.rstrip("\r\n"), new, 1)
+
+
+def listed_as(text: str, name: str) -> str:
+    """Return what the client called a section's entry, if the section says so."""
+    try:
+        _, _, listed = json.loads((_mark_of(text, name) or "").removeprefix(_MARK))
+    except ValueError:
+        return ""
+    return listed if isinstance(listed, str) else ""
 
 
 def without_section(text: str, name: str) -> str:

@@ -44,6 +44,7 @@ from mcp_tool_filter.core.upstream.target import login_to
 from mcp_tool_filter.rooms.clients.command import ListedServer, find_servers, settings_of
 from mcp_tool_filter.rooms.clients.entries import is_filtered, start_of
 from mcp_tool_filter.rooms.clients.moving import server_named_in
+from mcp_tool_filter.rooms.clients.one_entry import file_of
 from mcp_tool_filter.rooms.secrets.shown import shown_command
 from mcp_tool_filter.rooms.status.running import running_filters
 
@@ -124,6 +125,9 @@ def _row_of(listed: ListedServer) -> _Row:
     row.target = listed.target
     if place.scope == "project":
         row.problem = f"Not asked: {_IN_PROJECT}"
+        return row
+    if file_of(listed.entry, "-") is not None:
+        row.problem = "It starts all servers of its file, which are listed on their own"
         return row
     row.find_settings = lambda: settings_of(listed.entry)
     if named := server_named_in(listed.entry):
