@@ -202,6 +202,14 @@ def test_another_program_is_another_kind_of_asker() -> None:
     assert teaches_nothing(in_force)
 
 
+def test_a_page_that_nobody_named_pins_nothing_for_others() -> None:
+    in_force = policy("other")
+    odd = open_session(in_force)
+    assert asked(odd, asking("tools/list", params='{"cursor":"x"}')) == Forward()
+    finished(odd.from_upstream(changed("write")))
+    assert teaches_nothing(in_force)
+
+
 def test_a_list_that_nobody_asked_for_pins_nothing_for_others() -> None:
     in_force = policy("other")
     odd = open_session(in_force)

@@ -80,6 +80,7 @@ from mcp_tool_filter.core.messages.messages import (
 from mcp_tool_filter.core.messages.tools import (
     Listing,
     ShowsHidden,
+    parse_list_request,
     parse_listing,
     shows_tool,
 )
@@ -338,9 +339,11 @@ class Conversation:
         """Decide by the snapshot of this kind of asker."""
         kind = self.policy.kinds.asking(self.client, message, judged.exchange)
         judged.snapshot = judged.in_force = kind.snapshot
-        if kind.is_shared and judged.exchange and judged.exchange.method == _LIST:
+        if kind.is_shared and isinstance(message, Request) and message.method == _LIST:
             is_like_ours = arrival.is_like_the_fetch and _speaks(arrival, message)
-            judged.exchange.is_unusual |= not is_like_ours
+            expects = is_like_ours and kind.expects(parse_list_request(message).cursor)
+            if judged.exchange is not None and not expects:
+                judged.exchange.is_unusual = True
         situation = self._situation(message, judged, kind, arrival)
         may_lack_list = not kind.is_listed or kind.is_stale
         if may_lack_list and needs_list(message, kind, situation, arrival, self.policy):

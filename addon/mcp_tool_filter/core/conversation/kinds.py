@@ -216,6 +216,10 @@ class Kind:
             return None
         return (yield from self._finish(unlisted, whole))
 
+    def expects(self, cursor: str | None) -> bool:
+        """Tell whether the page with this cursor is the next one of its list, or the first."""
+        return cursor is None or (self._next is not None and cursor == self._next.next_cursor)
+
     def learn_envelope(self, frame: Frame) -> None:
         """Keep the text around the tools of the first page."""
         is_short = sum(map(len, frame)) <= HEAD

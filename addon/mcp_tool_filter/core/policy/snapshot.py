@@ -460,7 +460,8 @@ class UnlistedTools:
         self._sorting = _Sorting(choice, self._hidden)
         self.pinned: dict[str, Definition] = {}
         self._faulty: list[Definition] = []
-        self._next: str | None = None  # the cursor of the next page of the list
+        self.next_cursor: str | None = None
+        """The cursor of the next page of the list."""
         self.size = 0
         """Bytes of the definitions so far."""
         self.snapshot = Snapshot(
@@ -479,7 +480,7 @@ class UnlistedTools:
         new = UnlistedTools(choice)
         if definitions := self.definitions:
             new.judge_page(Listing(definitions, None, ("", ""), "", ""))
-        new._next = self._next
+        new.next_cursor = self.next_cursor
         return new
 
     def judge_page(self, page: Listing, *, pins: bool = True) -> Snapshot:
@@ -545,10 +546,10 @@ class UnlistedTools:
     def finish_page(self, asked: str | None, page: Listing) -> Snapshot | None:
         """Note the page that answers this cursor; return the snapshot if the list is complete
         now."""
-        if asked is not None and asked != self._next:
+        if asked is not None and asked != self.next_cursor:
             return None
-        self._next = page.next_cursor or None
-        if self._next is not None or self.size > _LONGEST_LIST:
+        self.next_cursor = page.next_cursor or None
+        if self.next_cursor is not None or self.size > _LONGEST_LIST:
             return None
         allowed = Definitions()
         for one in self.pinned.values():
