@@ -71,7 +71,8 @@ class MergedEndpoint:
         self._offers: OrderedDict[object, tuple[object, Offer]] = OrderedDict()
         self._merged: OrderedDict[tuple[int, ...], MergedList] = OrderedDict()
         self._last: dict[tuple[str, ListKind], Offer] = {}
-        self._wants_login: dict[str, float] = {}
+        self._wants_login: dict[str, tuple[float, float]] = {}
+        """Until when a server that wants a login is missing, and how long it will be next."""
         self.only_newer: set[str] = set()
         """The servers that have refused a session, and speak 2026-07-28."""
         self._warned: set[str] = set()
@@ -135,7 +136,7 @@ class MergedEndpoint:
         site = self.site(server)
         if site is None or site.is_lost or site.is_ending:
             return True
-        return self._wants_login.get(server, 0.0) > self._now
+        return self._wants_login.get(server, (0.0, 0.0))[0] > self._now
 
     @property
     def _now(self) -> float:
@@ -143,7 +144,8 @@ class MergedEndpoint:
 
     def note_login(self, server: str) -> None:
         """A server wants a login: it is missing for a while."""
-        self._wants_login[server] = self._now + _LOGIN_AGAIN
+        _, pause = self._wants_login.get(server, (0.0, _LOGIN_AGAIN))
+        self._wants_login[server] = self._now + pause, min(pause * 2, _LONGEST_LOOK)
 
     def look_for(self, server: str) -> None:
         """Start a missing server again, if it does not run; not too often."""
@@ -160,8 +162,11 @@ class MergedEndpoint:
             for server in self.members:
                 if self.is_missing(server):
                     self.look_for(server)
-                else:
-                    self._look_again.pop(server, None)
+                    continue
+                self._look_again.pop(server, None)
+                until, _ = self._wants_login.get(server, (0.0, 0.0))
+                if self._now - _FIRST_LOOK <= until:  # perhaps its user has logged in
+                    self.note_change()
             await asyncio.sleep(_FIRST_LOOK)
 
     # Lists

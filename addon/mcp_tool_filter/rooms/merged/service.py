@@ -281,7 +281,8 @@ class _Door:
         if (talk := self._talk_of(exchange, head)) is None:
             return None
         last_id = (head.get(b"last-event-id") or "").encode("latin-1")
-        for server in self._endpoint.members if last_id else ():
+        longest_first = sorted(self._endpoint.members, key=len, reverse=True)
+        for server in longest_first if last_id else ():
             own = last_id.removeprefix(f"{server}.".encode())
             if own != last_id and (leg := talk.leg(server)).is_open:
                 return leg.resume(own, _StreamOutlet(exchange, talk, has_ids=True))

@@ -265,13 +265,15 @@ class Talk:
     def _take_request(self, message: Request, outlet: Outlet) -> None:
         pending = Pending(message.id, message.method, outlet)
         key = id_value(message.id)
-        if message.id == "null" or key in self.waiting:
+        before = self.waiting.get(key)
+        if before is not None and not before.outlet.is_open:  # its client has left
+            del self.waiting[key]
+            before = None
+        if message.id == "null" or before is not None:
             return outlet.answer(render_error(message.id, INVALID_REQUEST, "Invalid Request"))
         while len(self.waiting) >= self.limits.exchanges:
-            self.settle(
-                next(iter(self.waiting.values())),
-                render_error(pending.id, INTERNAL_ERROR, "Too many requests"),
-            )
+            oldest = next(iter(self.waiting.values()))
+            self._refuse(oldest, INTERNAL_ERROR, "Too many requests")
         token = value_at(message, "_meta", "progressToken")
         pending.token = message.place.cut(token) if token is not None else None
         take = self._ways.get(message.method)
