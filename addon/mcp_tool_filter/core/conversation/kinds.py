@@ -414,7 +414,7 @@ class Kinds:
 
     def asking(self, client: Client, message: Message, exchange: RpcExchange | None) -> Kind:
         """Return the kind that sends a message, and note in its exchange what it declares."""
-        if exchange is not None and isinstance(message, Request) and message.params is not None:
+        if exchange is not None and isinstance(message, Request) and _declares(message):
             exchange.capabilities = capabilities_in(message)
             exchange.program = program_in(message)
         return self.of(client, exchange)
@@ -555,3 +555,9 @@ class Kinds:
         most, lists = self._config.limits.sessions, self._lists
         has_many = len(lists) > most or len(self._kinds) >= _MOST_FOR_A_LIST * most
         return has_many or lists.is_full
+
+
+def _declares(message: Request) -> bool:
+    """Tell whether a request may say something of its client."""
+    params = message.params
+    return params is not None and (message.method == "initialize" or "_meta" in params.named)

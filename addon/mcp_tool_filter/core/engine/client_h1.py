@@ -237,7 +237,8 @@ class H1Client:
             raise Fault("a tunnel", NOT_IMPLEMENTED)
         self._note_request(is_whole=head.body is not None)
         body, head.body = head.body, None
-        if body is not None and self._exchange_type is Exchange:  # nobody else takes part
+        known = head.notes.head
+        if body and known is not None and known.said.session_id and self._exchange_type is Exchange:
             self.exchange = lane = take_lane(service, self, head, body)
             if lane is not None:
                 return lane.begin()

@@ -15,7 +15,7 @@ have to be sent again. An answer is kept until it is judged; of an event stream,
 event and what is behind a waiting decision.
 
 Time: everything runs within the call that brings the bytes, unless a decision, a hook or a point
-waits; what goes on later (``steps``) first asks whether the exchange is over. An exception in our
+waits; what goes on later (``Steps``) first asks whether the exchange is over. An exception in our
 own code ends the exchange with an error and closes the connection (``fail``): no byte passes.
 
 The cost of a call is one judged message in each direction, since what was decided on a head is
@@ -25,17 +25,17 @@ remembered with it (``RequestNotes``, ``AnswerNotes``).
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
+from io import BytesIO
 from typing import TYPE_CHECKING, Protocol
 
 from mcp_tool_filter.core.conversation.policy_in_force import INVALID_ANSWER, LOST_ANSWER
-from mcp_tool_filter.core.engine.collected import Collected
 from mcp_tool_filter.core.engine.gate import problem_at_the_gate, refusal_for
 from mcp_tool_filter.core.engine.outgoing import logs_connection_in, may_be_repeated, write_head
-from mcp_tool_filter.core.engine.steps import Steps
 from mcp_tool_filter.core.engine.streaming import StreamedAnswer, open_stream
 from mcp_tool_filter.core.engine.wire import (
     NO_BODY,
@@ -67,6 +67,7 @@ from mcp_tool_filter.core.messages.messages import (
     render_error,
 )
 from mcp_tool_filter.core.messages.sse import render_event
+from mcp_tool_filter.core.policy.effects import Deciding
 from mcp_tool_filter.core.policy.verdict import Reason, Reply, Why
 
 if TYPE_CHECKING:
@@ -158,6 +159,95 @@ class ClientSide(Protocol):
     def cut(self, exchange: Exchange) -> None: ...
 
 
+class Steps(ABC):
+    """Steps that are taken now, or later: when a decision, a hook or another program is ready.
+
+    A step is taken once, and only while it counts: the exchange may be over by then, or may have
+    taken another course (we answered it ourselves, for example). Whatever a step raises ends this
+    exchange and no other.
+    """
+
+    service: Service
+    down: ClientSide
+    _course = 0
+    """Changes when what was waited for no longer counts."""
+
+    @property
+    @abstractmethod
+    def is_over(self) -> bool: ...
+
+    @abstractmethod
+    def fail(self, error: Exception) -> None:
+        """A step has raised. Never raises."""
+
+    def guarded[*Args](self, step: Callable[[*Args], None], *args: *Args) -> None:
+        """Take a step; if it raises, only this exchange ends."""
+        try:
+            step(*args)
+        except Exception as error:
+            self.fail(error)
+
+    def when_ready(self, step: Callable[..., None]) -> Callable[..., None]:
+        """Return a function that takes a step with what it gets: an error, or what was waited
+        for."""
+        return partial(self._take_late, self._course, step)
+
+    def once(self, step: Callable[[], None]) -> Callable[[], None]:
+        """Return a function that takes a step the first time it is called."""
+        steps, take = [step], self.when_ready(lambda: steps.pop()())
+
+        def go_on() -> None:
+            if steps:
+                take()
+
+        return go_on
+
+    def carry_out[T](self, decision: Deciding[T], step: Callable[[T], None]) -> None:
+        """Take a step with what a decision that waits comes to."""
+        self.service.effects.carry_out(decision, self.when_ready(step))
+
+    def _take_late(self, course: int, step: Callable[..., None], *came: object) -> None:
+        if course != self._course or self.is_over:
+            return
+        if came and isinstance(came[0], Exception):
+            self.fail(came[0])
+        else:
+            self.guarded(step, *came)
+        self.down.host.wake()
+
+
+class Collected:
+    """A body that comes in pieces, in as much memory as its bytes.
+
+    A piece of two bytes is an object of 35, and a place in a list: ten megabytes in such pieces
+    would hold 200. So pieces are written one behind the other; a single one is not copied.
+    """
+
+    __slots__ = ("_first", "_joined", "size")
+
+    def __init__(self, first: bytes = b"") -> None:
+        self._first = first
+        self._joined: BytesIO | None = None
+        self.size = len(first)
+
+    def add(self, data: bytes) -> None:
+        if not self.size:
+            self._first = data
+        else:
+            if self._joined is None:
+                self._joined = BytesIO(self._first)
+                self._joined.seek(self.size)
+                self._first = b""
+            self._joined.write(data)
+        self.size += len(data)
+
+    def take(self) -> bytes:
+        """Return all bytes, and forget them."""
+        taken = self._first if self._joined is None else self._joined.getvalue()
+        self._first, self._joined, self.size = b"", None, 0
+        return taken
+
+
 class Exchange(Steps):
     """One request and its answer."""
 
@@ -180,7 +270,8 @@ class Exchange(Steps):
     """Where it goes if not to the upstream; our headers and logins do not follow it there."""
     authority: bytes | None = None
     """The Host to send, if it was chosen for this request."""
-    _tries = 0
+    tries = 0
+    """How often it was sent."""
 
     def __init__(
         self, service: Service, down: ClientSide, head: RequestHead, body: bytes | None = None
@@ -242,11 +333,11 @@ class Exchange(Steps):
 
     def _admit(self) -> None:
         service, head = self.service, self.head
-        if self.down.lacks_seat:
+        if service.seats is not None and service.seats.standing and self.down.lacks_seat:
             return self._refuse(503, FULL, "max_clients", _RETRY)
-        if service.is_crowded:
+        if service.shares_seats and service.is_crowded:
             return self._refuse(503, CROWDED, "max_clients", _RETRY)
-        if problem := problem_at_the_gate(self, may_visit=True):
+        if not _has_passed(self) and (problem := problem_at_the_gate(self, may_visit=True)):
             return self._refuse(403, refusal_for(problem), problem)
         if head.length is not None and head.length > service.listener.policy.config.limits.pending:
             return self._refuse(413, TOO_LARGE, "Request too large")
@@ -287,15 +378,6 @@ class Exchange(Steps):
         self.phase = Phase.DECIDING
         self.point("request", self.judge)
 
-    def resume(self, body: bytes, most_idle: float, up: Upstream | None) -> None:
-        """Go on where the lane has stopped: the request is judged, and perhaps sent."""
-        self.has_all, self.body, self.phase = True, body, Phase.ASKING
-        self.out_fields, self.out_head = self.head.notes.out_fields or (), self.head.notes.out_head
-        self.most_idle = most_idle
-        if up is not None:
-            self.up, self._tries = up, 1
-            up.serve(self)
-
     def judge(self) -> None:
         """Judge the request as it is now: this is the last check before it is sent."""
         if self.service.is_ending:
@@ -307,7 +389,8 @@ class Exchange(Steps):
         return self._judge_message()
 
     def _judge_message(self) -> None:
-        if problem := problem_at_the_gate(self, may_visit=False):  # it may have changed since
+        # Its head may have changed since, and may be that of a visit.
+        if not _has_passed(self) and (problem := problem_at_the_gate(self, may_visit=False)):
             return self._refuse(403, refusal_for(problem), problem)
         known = self.head.notes.head
         assert known is not None
@@ -327,7 +410,12 @@ class Exchange(Steps):
         asked = self.asked = outcome.exchange
         if outcome.body is not None:
             self.body = outcome.body
-        write_head(self, asked.head, outcome)
+        is_usual = _is_usual(self, outcome)
+        notes = self.head.notes
+        if is_usual and notes.out_fields is not None:  # written for an equal head
+            self.out_fields, self.out_head = notes.out_fields, notes.out_head
+        else:
+            write_head(self, asked.head, outcome, is_usual=is_usual)
         return self._go_out()
 
     def _go_out(self) -> None:
@@ -348,14 +436,14 @@ class Exchange(Steps):
         self.most_idle = self.service.limits.young if most_idle is None else most_idle
         connect = self.service.connect if self.address is None else None
         if (idle := (connect or self.down.host.connect)(self)) is not None:
-            self.connected(idle)
+            self._ask(idle)
 
     # The upstream
 
     @property
     def may_use_any(self) -> bool:
         """Whether the request may be sent on a connection that was idle for long."""
-        return self._tries == 0 and may_be_repeated(self)
+        return self.tries == 0 and may_be_repeated(self)
 
     def connected(self, up: Upstream) -> None:
         """The host has found a connection."""
@@ -369,8 +457,9 @@ class Exchange(Steps):
         if self.is_over:
             return up.idle()
         self.up = up
-        self._tries += 1
-        if logs_connection_in(self):
+        self.tries += 1
+        asked = self.asked
+        if asked and b"authorization" in asked.head.names.places and logs_connection_in(self):
             up.owner = self.down.host
         head = self.rendered_head() if self.out_head is None else self.out_head
         up.begin(self, head=head, method=self.head.method, body=self.body)
@@ -386,7 +475,7 @@ class Exchange(Steps):
         self.up = None
         if self.is_over:
             return None
-        if was_idle and self.answer is None and self._tries < 2 and may_be_repeated(self):
+        if was_idle and self.answer is None and self.tries < 2 and may_be_repeated(self):
             return self._send(most_idle=0.0)
         return self.lose("the upstream closed the connection")
 
@@ -458,7 +547,8 @@ class Exchange(Steps):
             listener.note_answer_head(asked, status, notes.session)
         if not notes.stays and asked.waits:
             raise ProtocolError("a redirect that leads away from us")
-        self.service.see_head(self, notes.locations, notes.challenges)
+        if notes.locations or notes.challenges or status in (401, 403):
+            self.service.see_head(self, notes.locations, notes.challenges)
         if is_event_stream(notes.kind) and status not in NO_BODY and self.head.method != "HEAD":
             self.stream = open_stream(self, asked, answer, notes)
             self.point("responseheaders", self._begin_stream)
@@ -688,6 +778,20 @@ def _page_of(head: RequestHead) -> Page | None:
     """Return the web page that sent a request, if one did."""
     known = head.notes.head
     return page_of(known) if known is not None and b"origin" in known.names.places else None
+
+
+def _has_passed(exchange: Exchange) -> bool:
+    """Tell whether the gate has let an equal head pass, under the configuration in force."""
+    notes = exchange.head.notes
+    return notes.problem is None and notes.config is exchange.service.listener.policy.config
+
+
+def _is_usual(exchange: Exchange, passed: Passed) -> bool:
+    """Tell whether a request goes on as all others with its head."""
+    return (
+        passed.body is None and not passed.headers and not exchange.added
+        and exchange.address is None and exchange.authority is None
+    )  # fmt: skip
 
 
 def _refuse_too_long(exchange: Exchange) -> None:

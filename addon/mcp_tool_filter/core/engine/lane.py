@@ -28,7 +28,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mcp_tool_filter.core.conversation.conversation import Conversation
-from mcp_tool_filter.core.engine.exchange import Answer, Exchange, fields_of
+from mcp_tool_filter.core.engine.exchange import Answer, Exchange, Phase, fields_of
 from mcp_tool_filter.core.http.asked import HttpExchange
 from mcp_tool_filter.core.messages.large import SIMPLE_ID
 from mcp_tool_filter.core.messages.skim import opens_more
@@ -171,7 +171,9 @@ def take_lane(service: Service, down: H1Client, head: RequestHead, body: bytes) 
         known is None or not notes.out_head  # the first with this head always goes the whole way
         or notes.config is not policy.config or notes.problem is not None
         or head.method != "POST" or known.target != policy.fetched.endpoint or known.problem
-        or down.lacks_seat or service.is_crowded or not may_take(service)
+        or not may_take(service)
+        or (service.seats is not None and service.seats.standing and down.lacks_seat)
+        or (service.shares_seats and service.is_crowded)
     ):  # fmt: skip
         return None
     before, may_be_login = service.before_judging, service.may_be_login
@@ -268,7 +270,12 @@ class Lane:
         assert head.notes.head is not None
         whole.asked = HttpExchange(conversation, head.notes.head, is_endpoint=True)
         whole.asked.announces = False
-        whole.resume(self._body, self.most_idle, self.up)
+        whole.has_all, whole.body, whole.phase = True, self._body, Phase.ASKING
+        whole.out_fields, whole.out_head = head.notes.out_fields or (), head.notes.out_head
+        whole.most_idle = self.most_idle
+        if self.up is not None:
+            whole.up, whole.tries = self.up, 1
+            self.up.serve(whole)
         service.lanes.discard(self)
         service.open.add(whole)
         if self.down.exchange is self:

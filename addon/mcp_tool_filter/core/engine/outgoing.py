@@ -20,16 +20,9 @@ _SAFE_MESSAGES = frozenset({
 })  # fmt: skip
 
 
-def write_head(exchange: Exchange, head: Head, passed: Passed) -> None:
-    """Set the fields that the upstream gets, and the written head if it will be used again."""
+def write_head(exchange: Exchange, head: Head, passed: Passed, *, is_usual: bool) -> None:
+    """Set the fields that the upstream gets; the written head, too, if it will be used again."""
     notes = exchange.head.notes
-    is_usual = (
-        passed.body is None and not passed.headers and not exchange.added
-        and exchange.address is None and exchange.authority is None
-    )  # fmt: skip
-    if is_usual and notes.out_fields is not None:
-        exchange.out_fields, exchange.out_head = notes.out_fields, notes.out_head
-        return
     exchange.out_fields, exchange.out_head = _fields(exchange, head, passed), None
     # Which requests get the operator's headers changes while endpoints come and go.
     if is_usual and not exchange.service.listener.legacy.endpoints:
@@ -66,12 +59,7 @@ def may_be_repeated(exchange: Exchange) -> bool:
 
 def logs_connection_in(exchange: Exchange) -> bool:
     """Tell whether the client logs in for all that follows on the upstream's connection."""
-    asked = exchange.asked
-    return (
-        asked is not None
-        and b"authorization" in asked.head.names.places
-        and any(
-            name.lower() == b"authorization" and _LOGIN_OF_CONNECTION.match(value)
-            for name, value in exchange.out_fields
-        )
+    return any(
+        name.lower() == b"authorization" and _LOGIN_OF_CONNECTION.match(value)
+        for name, value in exchange.out_fields
     )
