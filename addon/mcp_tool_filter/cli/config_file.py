@@ -108,7 +108,7 @@ def parse_file(path: str, raw: bytes, *, is_default: bool = False) -> ConfigFile
     known = [flag.name for flag in OPTIONS.values() if not flag.only_typed]
     merging = _read_merging(path, tables, table.pop(_PROFILES, {}))
     edits = _edits_in(path, EDITS, table)
-    top = edits | Table(path, path, [*known, _SERVERS, _PROFILES, EDITS]).read(table)
+    top = edits | Table(path, path, [*known, _SERVERS, _PROFILES]).read(table)
     if "header" in top and (tables or is_default):
         raise _belongs_to_one("header", path, "all servers would get it")
     servers = {name: _read_server(path, name, one) for name, one in tables.items()}
@@ -144,7 +144,7 @@ def _read_server(path: str, name: str, table: object) -> Given:
     known = [one.name for one in OPTIONS.values() if not one.only_typed]
     own = [name for name in known if name not in NOT_OF_A_SERVER]
     edits = _edits_in(path, f"{section}.{EDITS}", table)
-    known = [*own, *_OTHERWISE.values(), *_OF_MERGING, EDITS]
+    known = [*own, *_OTHERWISE.values(), *_OF_MERGING]
     given = edits | Table(path, where, known).read(table)
     url, words = given.pop("url", None), given.get(COMMAND)
     if url is not None and words is not None:
