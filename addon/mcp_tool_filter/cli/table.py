@@ -368,13 +368,16 @@ _ALL: Final = (
         ),
         about="Puts the filter in front of a server in a client's file. It asks the server for its"
         " tools, shows how many are hidden and the change, asks you, and keeps a copy of the old"
-        " file in a folder of its own. To list your servers: mcp-tool-filter clients",
+        " file in a folder of its own. A server that is wrapped keeps"
+        " its policy and gets yours, too. To list your servers: mcp-tool-filter clients",
         flags=(
             *(OPTIONS[name] for name in (*CHOICE, "lock", "shadow")),
             Option("pick", "choose the tools to hide in the terminal", only_typed=True),
             Option("into", "move the server with its policy into this file of servers, and start"
                  " the filter with --server NAME; with --all, leave one entry: serve --stdio",
                  "FILE"),
+             Option("replace", "let the policy replace that of a wrapped server, even if it shows"
+                 " tools that are hidden now", only_typed=True),
             Option("flag", "add another flag, such as --flag=--verbose", "FLAG", many=True),
             *_OF_A_FILE,
         ),
@@ -386,10 +389,15 @@ _ALL: Final = (
     Command(
         "unwrap",
         "undo what wrap did",
-        usage=("unwrap CLIENT SERVER [--yes] [--dry-run]", "unwrap CLIENT --all"),
-        about="Restores the entry of a server in a client's file to its state before wrap.",
+        usage=(
+            "unwrap CLIENT SERVER [--yes] [--dry-run]",
+            "unwrap CLIENT --all",
+            "unwrap --all",
+        ),
+        about="Restores the entry of a server in a client's file to its state before wrap. --all"
+        " restores all servers of the client, or without a client of all clients.",
         flags=_OF_A_FILE,
-        most_words=2, least_words=1, choices=CLIENTS, word="client",
+        most_words=2, choices=CLIENTS, word="client",
         asks="Name the client and the server: unwrap CLIENT SERVER",
         runs="rooms.clients.command.run_unwrap",
     ),

@@ -199,7 +199,7 @@ def test_what_a_client_saves_meanwhile_is_kept(
         threading.Timer(0.02, file.write_text, [text]).start()
         return True
 
-    monkeypatch.setattr("mcp_tool_filter.rooms.clients.command._agrees", agree)
+    monkeypatch.setattr("mcp_tool_filter.rooms.clients.changes.agrees", agree)
     typed("wrap", "claude-code", "files", "--deny", "^rm_")
     assert json.loads(file.read_text())["numStartups"] == 4
     assert "--deny" in file.read_text()
@@ -321,7 +321,7 @@ def test_a_server_listed_twice_needs_a_scope(
     typed(*wrap, "--scope", "all")
     assert advice in typed("unwrap", *both, status=2).err
     typed("unwrap", *both, "--scope", "all")
-    monkeypatch.setattr("mcp_tool_filter.rooms.clients.command._agrees", lambda: False)
+    monkeypatch.setattr("mcp_tool_filter.rooms.clients.changes.agrees", lambda: False)
     refused = typed("wrap", "claude-code", "files", "--deny", "^a", "--scope", "user", status=1)
     assert refused.err.endswith("Nothing changed\n"), "other files are not named"
 

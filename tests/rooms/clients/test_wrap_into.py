@@ -131,9 +131,10 @@ def test_the_policy_of_a_wrapped_entry_moves_too_and_process_flags_stay(it: Curs
     assert "ignore-case = true" in text
     it.wrap(it.default, "--deny", "^read_")
     assert it.servers.count("[servers") == 1
-    assert 'deny = ["^read_"]' in it.servers
+    assert 'deny = ["^delete_", "^read_"]' in it.servers, "a policy is added to"
     it.typed(*wrap, "^x")
     assert it.servers == ""
+    assert {"^delete_", "^read_", "^x", "--ignore-case", log} <= set(it.entry()["args"])
     it.unwrap()
     assert it.text == CURSOR
 
@@ -196,7 +197,7 @@ def test_the_section_goes_again_if_the_client_has_saved_its_file(
         it.file.write_text(it.text.replace('"--tools"', '"--tulz"'))
         return True
 
-    monkeypatch.setattr("mcp_tool_filter.rooms.clients.command._agrees", edit)
+    monkeypatch.setattr("mcp_tool_filter.rooms.clients.changes.agrees", edit)
     it.typed("wrap", "cursor", "files", "--into", it.default, status=1)
     assert '"--tulz"' in it.text
     assert "servers" not in it.servers

@@ -260,7 +260,8 @@ def _refused_tools(client: str) -> Iterator[Finding]:
     """Name the tools that the client refuses, cuts or loses, and the edits that heal them."""
     from mcp_tool_filter.core.messages.tools import Definition
     from mcp_tool_filter.rooms.clients import entries
-    from mcp_tool_filter.rooms.clients.command import find_servers, settings_of
+    from mcp_tool_filter.rooms.clients.command import settings_of
+    from mcp_tool_filter.rooms.clients.listed import find_servers
     from mcp_tool_filter.rooms.edits.healing import problems_for
 
     asked: list[tuple[str, Settings]] = []

@@ -31,6 +31,7 @@ from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, Hider, claims_in
+from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.patterns import Pattern, deny_for
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.core.process import sentences
@@ -84,6 +85,16 @@ class KnownTools:
     snapshot: Snapshot
     tools: Sequence[Tool]
     """All tools, in the upstream's order."""
+    config: Config
+
+    @property
+    def exposed(self) -> list[Tool]:
+        """The tools that a client gets: with --shadow, all of them."""
+        return [one for one in self.tools if one.is_exposed or self.who.is_shadow]
+
+    def by(self, config: Config) -> KnownTools:
+        """Return the same tools, judged by another policy."""
+        return _judged(self.fetched, config, replace(self.who, is_shadow=config.shadow))
 
 
 async def ask(settings: Settings, *, is_quiet: bool = False) -> KnownTools:
@@ -97,12 +108,17 @@ async def ask(settings: Settings, *, is_quiet: bool = False) -> KnownTools:
     else:
         fetched = await fetch(target)
     config = settings.config()
-    policy = PolicyInForce(config=config, fetched=fetched)
     address = settings.listens_at
     who = sentences.introduce(target.url, fetched, address, is_shadow=config.shadow)
+    return _judged(fetched, config, replace(who, listens_at="stdio") if settings.is_stdio else who)
+
+
+def _judged(fetched: Fetched, config: Config, who: sentences.Introduction) -> KnownTools:
+    policy = PolicyInForce(config=config, fetched=fetched)
     return KnownTools(
         fetched=fetched,
-        who=replace(who, listens_at="stdio") if settings.is_stdio else who,
+        who=who,
+        config=config,
         snapshot=policy.snapshot,
         tools=[
             _tool(one.name, one.raw, policy.snapshot)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import difflib
+import asyncio
 import json
 import os
 import re
@@ -13,11 +13,12 @@ import shlex
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from enum import Enum
 from pathlib import Path
-from time import sleep
+from typing import TYPE_CHECKING
 
 from mcp_tool_filter.cli.config_file import NOT_OF_A_SERVER, parse_file
 from mcp_tool_filter.cli.flags import (
@@ -41,96 +42,19 @@ from mcp_tool_filter.cli.settings import (
     settle,
     texts_of,
 )
-from mcp_tool_filter.cli.terminal import Colour, count, is_terminal, paint, print_table, say
-from mcp_tool_filter.core.errors import StartError, UnsetVariable, safe_lines
+from mcp_tool_filter.cli.terminal import count, print_table, progress, say
+from mcp_tool_filter.core.errors import StartError, UnsetVariable
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.process.start import refuse_start
-from mcp_tool_filter.rooms.clients import entries, files, moving, one_entry
+from mcp_tool_filter.rooms.clients import entries, moving, one_entry
+from mcp_tool_filter.rooms.clients.changes import Change, Changes, agrees, diff_of
 from mcp_tool_filter.rooms.clients.entries import ServerEntry
-from mcp_tool_filter.rooms.clients.files import BadFile, ClientFile, ConfigPlace, EditedFile
+from mcp_tool_filter.rooms.clients.files import BadFile
+from mcp_tool_filter.rooms.clients.listed import ListedServer, Moved, find_servers, warn_of
 from mcp_tool_filter.rooms.clients.moving import ServersFile
-from mcp_tool_filter.rooms.secrets.shown import secrets_in_words
 
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """A section of a file of servers that ``wrap --into`` has made, or will make."""
-
-    file: ServersFile
-    name: str
-    original: ServerEntry
-    """The client's entry without the filter."""
-    text: str = ""
-    """What the file shall say."""
-
-    def is_in(self, path: str) -> bool:
-        return str(self.file.path) == os.path.realpath(os.path.expanduser(path))
-
-
-@dataclass(frozen=True, slots=True)
-class ListedServer:
-    """A server in a client's file."""
-
-    file: ClientFile
-    name: str
-    entry: ServerEntry
-
-    @property
-    def place(self) -> ConfigPlace:
-        return self.file.place
-
-    @property
-    def named(self) -> tuple[str, str]:
-        """The server of a file of servers that the entry starts, and the file; or nothing."""
-        name, path = moving.server_named_in(self.entry) or ("", None)
-        return name, path or default_file(os.environ) or ""
-
-    @property
-    def origin(self) -> str:
-        """The client's file as it is called on any machine of its user."""
-        file, home = str(self.place.file), f"{Path.home()}/"
-        return f"~/{file.removeprefix(home)}" if file.startswith(home) else file
-
-    def moved(self) -> Moved | None:
-        """Return the section that the entry was moved into, or None. Raises StartError."""
-        name, path = self.named
-        if not (name and path):
-            return None
-        file = ServersFile.read(path)
-        original = moving.moved_from(file.text, name, self.origin)
-        return Moved(file, name, original) if original is not None else None
-
-    def _moved_safely(self) -> Moved | None:
-        try:
-            return self.moved()
-        except StartError:  # a broken file hides no other server
-            return None
-
-    def original(self) -> ServerEntry:
-        """Return the entry before ``wrap``. Raises StartError."""
-        if entries.is_wrapped(self.entry):
-            return entries.unwrap(self.entry)
-        there = self.moved()
-        return there.original if there else self.entry
-
-    @property
-    def is_undoable(self) -> bool:
-        """True if ``unwrap`` can remove the filter from this server."""
-        return entries.is_wrapped(self.entry) or self._moved_safely() is not None
-
-    @property
-    def target(self) -> str:
-        there = self._moved_safely()
-        return entries.target_of(there.original if there else self.entry)
-
-    @property
-    def only_reports(self) -> bool:
-        """True if the filter in front of the server enforces nothing."""
-        words, variables = entries.start_of(self.entry)
-        try:
-            return settle(gather(parse_flags(words), variables)).texts["shadow"] == "true"
-        except StartError:
-            return "--shadow" in words
+if TYPE_CHECKING:
+    from mcp_tool_filter.cli.commands.look import KnownTools
 
 
 def run(typed: Given) -> int:
@@ -144,42 +68,6 @@ def run(typed: Given) -> int:
     else:
         say("No MCP servers found in any client's file")
     return 0
-
-
-def _warn_of(error: BadFile) -> None:
-    say(f"Warning: {': '.join(str(error).removeprefix('Error: ').splitlines())}")
-
-
-def find_servers(
-    client: str = "", tell: Callable[[BadFile], object] = _warn_of
-) -> Iterator[ListedServer]:
-    """Yield every server that a client lists; ``tell`` gets what is wrong with unreadable files.
-
-    With ``client``, no other client's files are read. If files of one scope list a name twice, the
-    nearest file counts, as for the client.
-    """
-    known = set()
-    for place in files.places(files.Whereabouts.of_this_process()):
-        if client not in ("", place.client):
-            continue
-        for one in _listed_in(place, tell):
-            if (place.client, place.scope, one.name) not in known:
-                known.add((place.client, place.scope, one.name))
-                yield one
-
-
-def _listed_in(
-    place: ConfigPlace, tell: Callable[[BadFile], object], *, is_last_try: bool = False
-) -> list[ListedServer]:
-    try:
-        file = files.read(place)
-        return [ListedServer(file, *one) for one in file.servers().items()] if file else []
-    except BadFile as error:
-        if not is_last_try:
-            sleep(_PAUSE)  # perhaps a client is writing it
-            return _listed_in(place, tell, is_last_try=True)
-        tell(error)
-        return []
 
 
 def _row(one: ListedServer) -> tuple[str, ...]:
@@ -211,18 +99,255 @@ def _as_json(one: ListedServer) -> dict[str, object]:
     }
 
 
-def _move(listed: ListedServer, flags: Sequence[str], path: str) -> tuple[ServerEntry, Moved]:
+_POLICY = frozenset({*CHOICE, "lock", "rules", "new-tools", "server"})
+_PATIENCE = "15000"  # milliseconds for a server to answer
+
+
+def run_wrap(typed: Given) -> int:
+    """Wrap a server, or all of a client; return the exit status."""
+    found, others = _find(typed)
+    if "pick" in typed and len(found) > 1:
+        raise UsageError("--pick is for one server", why="Leave out --all, or name its --scope")
+    _refuse_no_policy(typed, found)
+    picked = _picked_flags(found[0], typed) if "pick" in typed else None
+    if picked == []:
+        say("Nothing changed")
+        return 1
+    how = How.REPLACE if "replace" in typed else How.ADD
+    if "into" in typed and "all" in typed:
+        return wrap_as_one(found, _typed_flags(typed), typed, how)
+    if picked is None:
+        status = wrap_all(found, _typed_flags(typed), typed, how)
+    else:
+        status = wrap_all(found, picked, typed, How.EXACTLY)
+    for one in [] if status and len(found) == 1 else others:
+        place = one.place
+        say(
+            f"Warning: {place.client} also lists {one.name} in {place.file}, without the filter."
+            f" It may use that one: add --scope {place.scope}, or --scope all for both"
+        )
+    return status
+
+
+class How(Enum):
+    """What happens to the policy that a server has already."""
+
+    ADD = "new flags are added"
+    REPLACE = "flags that say what is hidden replace it"
+    EXACTLY = "the flags are all that it shall have"
+
+
+def wrap_all(
+    found: Sequence[ListedServer], flags: Sequence[str], typed: Given, how: How = How.ADD
+) -> int:
+    """Put the filter with these flags in front of each; return the exit status.
+
+    A server that is filtered keeps its flags and gets these, unless they replace its policy. If
+    there are several, a server that cannot be wrapped stops no other.
+    """
+    changes, status, wanted = Changes(typed), 0, parse_flags(flags)
+    shared = _share(found, wanted, typed, changes) if typed.get("into") else {}
+    for listed in found:
+        try:
+            changes.all.append(_wrapping(listed, wanted, typed, shared, changes, how))
+        except StartError as error:
+            if len(found) == 1:
+                raise
+            say(f"Warning: {listed.name} stays as it is: {error.one_line}")
+            status = 1
+    if "pick" not in typed:
+        refused = _say_what_is_hidden(changes, is_named="all" not in typed)
+        changes.all = [one for one in changes.all if one not in refused]
+        status = 1 if refused else status
+    if how is How.ADD:
+        _refuse_to_show(changes, typed)
+    return (changes.carry_out() if changes.all else 1) or status
+
+
+def _wrapping(
+    listed: ListedServer,
+    wanted: Given,
+    typed: Given,
+    shared: Mapping[str, object],
+    changes: Changes,
+    how: How,
+) -> Change:
+    """Return how an entry gets these flags. Raises StartError."""
+    into, before = typed.get("into", [""])[-1], listed.moved()
+    stays = before is not None and bool(into) and before.is_in(into)
+    old = policy_of(listed, is_leaving=not stays)
+    is_new = how is How.EXACTLY or (how is How.REPLACE and _is_whole(wanted))
+    new = wanted if is_new else _added(old, wanted, may_replace=how is How.REPLACE)
+    flags = [word for name, values in new.items() for word in typed_as(name, values)]
+    wrapped, section = entries.wrap(listed.original(), flags, _program(listed)), None
+    _refuse_a_bad_start(wrapped)
+    if into:
+        wrapped, section = _move(listed, _not_shared(new, shared), into, changes)
+        with suppress(UnsetVariable):  # the client may know it
+            settings_in(section)
+    change = Change(listed, wrapped, section)
+    if entries.is_filtered(listed.entry) and not _only_hides_more(old, new):
+        change.shows = (_UNKNOWN,)  # until its tools are known
+    return change
+
+
+def _not_shared(given: Given, shared: Mapping[str, object]) -> Given:
+    """Return flags without what the file says for all servers."""
+    left: Given = {}
+    for name, values in given.items():
+        there = shared.get(name, [])
+        rest = [one for one in values if one not in there] if isinstance(there, list) else []
+        left |= {name: rest} if rest else {}
+    return left
+
+
+_UNKNOWN = "tools that are not known, because the server was not asked"
+
+
+def _is_whole(given: Given) -> bool:
+    """Tell whether flags say what is hidden, and not only what is not."""
+    return not {*CHOICE, "lock"}.difference(("except", "ignore-case")).isdisjoint(given)
+
+
+def policy_of(listed: ListedServer, *, is_leaving: bool = True) -> Given:
+    """Return the flags that an entry has now, also those in the section that it starts; with those
+    for all servers of that file, if it leaves the file. Raises StartError."""
+    own = parse_flags(entries.flags_of(listed.entry))
+    if (there := listed.moved()) is None:
+        return own
+    file = parse_file(str(there.file.path), there.file.text.encode())
+    words, _ = entries.start_of(listed.entry)
+    mine = {name: each for name, each in parse_flags(words).items() if name not in _PLACES}
+    section = {name: each for name, each in file.section(there.name).items() if name in OPTIONS}
+    for source in (file.top if is_leaving else {}, section):
+        kept = {name: each for name, each in source.items() if name in _OF_POLICY}
+        mine = _added(kept, mine)
+    return mine
+
+
+_PLACES = ("server", "config", "stdio")
+_OF_POLICY = frozenset(OPTIONS) - NOT_OF_A_SERVER - {"upstream", "env", "cwd", "header", COMMAND}
+
+
+def _added(old: Given, new: Given, *, may_replace: bool = False) -> Given:
+    """Return old flags with new ones. Raises UsageError if that would replace a file of rules."""
+    merged = {name: values for name, values in old.items() if name in new or name != "shadow"}
+    if not _is_whole(new):
+        merged = dict(old)  # else what is hidden from now on is really hidden
+    for name, values in new.items():
+        before = old.get(name, [])
+        if OPTIONS[name].many:
+            merged[name] = list(dict.fromkeys([*before, *values]))
+            continue
+        if OPTIONS[name].protects and before not in ([], values) and not may_replace:
+            what = f"The server has --{name} {before[-1]} already"
+            raise UsageError(what, why=f"Add --replace to use {values[-1]} in its place")
+        merged[name] = values
+    return merged
+
+
+def _only_hides_more(old: Given, new: Given) -> bool:
+    """Tell whether flags hide all that others hide, whatever the tools are."""
+    if old.get("shadow"):
+        return True
+    kept = all({*old[name]} <= {*new.get(name, ())} for name in old if name in _HIDE)
+    more = any({*new.get(name, ())} - {*old.get(name, ())} for name in _SHOW)
+    allows = "allow" not in old or old["allow"] == new.get("allow")
+    return kept and allows and not more
+
+
+_HIDE = frozenset({*CHOICE, "lock", "rules"}) - {"except", "allow", "ignore-case"}
+_SHOW = ("except", "shadow", "new-tools", "ignore-case")
+
+
+def _share(
+    found: Sequence[ListedServer], wanted: Given, typed: Given, changes: Changes
+) -> dict[str, object]:
+    """Write what is wanted for all into the file of servers, once at its top; return it.
+
+    What the file says of other servers must not change, so it is only there if it has no others,
+    or says the same already. The policy of one server is its own.
+    """
+    file = ServersFile.read(typed["into"][-1])
+    text = changes.text_of(file)
+    top, mine = moving.top_of(text), set()
+    for one in found:
+        there = one.moved()
+        if there and there.file.path == file.path:
+            mine.add(there.name)
+    is_for_all = "all" in typed or len(found) > 1
+    may_write = is_for_all and moving.servers_in(text).keys() <= mine
+    shared: dict[str, object] = {}
+    more: dict[str, object] = {}
+    for name, value in _as_toml(wanted).items():
+        before = top.get(name)
+        if name not in _SHARED:
+            continue
+        if isinstance(before, list) and isinstance(value, list):
+            value = list(dict.fromkeys([*before, *value]))
+        if before == value:
+            shared[name] = value
+        elif may_write and (before is None or moving.is_ours_at_top(text, name)):
+            shared[name] = more[name] = value
+    if more:
+        changes.rewrite(file, moving.with_top(text, more))
+    return shared
+
+
+_SHARED = frozenset({*CHOICE}) - {"except", "ignore-case"}
+"""What only hides more, so that it may count for all servers of a file."""
+
+
+def _as_toml(given: Given) -> dict[str, object]:
+    """Return flags as the members of a table."""
+    return {
+        name: (values if OPTIONS[name].many else values[-1])
+        if OPTIONS[name].value
+        else is_on({name: values[-1]}, name)
+        for name, values in given.items()
+    }
+
+
+def _move(
+    listed: ListedServer, flags: Given, path: str, changes: Changes
+) -> tuple[ServerEntry, Moved]:
     """Return the new entry of the client, and the section for the old one. Raises StartError."""
-    original, before = listed.original(), listed.moved()
-    file = ServersFile.read(path)
-    text = file.text
-    policy, own = _policy_of(flags)
-    name = moving.free_name(text, listed.name)
-    if before and before.file.path == file.path:
-        name, text = before.name, moving.without_section(text, before.name)
+    original, file = listed.original(), ServersFile.read(path)
+    text = changes.text_of(file)
+    name, policy, own = _section_for(text, listed, original, flags)
+    is_there = moving.moved_from(text, name, listed.origin) is not None
+    if not is_there or policy != moving.policy_in(text, name):
+        text = moving.with_section(text, name, original, policy, listed.origin)
+    changes.rewrite(file, text)
     words = [*_program(listed), "--server", name, *_naming(file, path)]
-    text = moving.with_section(text, name, original, policy, listed.origin)
     return moving.entry_for(original, [*words, *own]), Moved(file, name, original, text)
+
+
+def _section_for(
+    text: str, listed: ListedServer, original: ServerEntry, flags: Given
+) -> tuple[str, dict[str, object], list[str]]:
+    """Return the name of the section for an entry and its policy, and the flags that are for the
+    process. Raises StartError."""
+    for name in ("config", "server"):
+        if name in flags:
+            raise UsageError(f"--into writes --{name} itself", why=f"Leave out --{name}")
+    own: list[str] = []
+    for name in [one for one in flags if one in NOT_OF_A_SERVER]:
+        own += typed_as(name, flags[name])
+    policy = _as_toml({name: flags[name] for name in flags if name not in NOT_OF_A_SERVER})
+    if moving.moved_from(text, listed.named[0], listed.origin) is not None:
+        there = moving.policy_in(text, listed.named[0])
+        others = {key: value for key, value in there.items() if key not in _OF_POLICY}
+        return listed.named[0], others | policy, own
+    if (like := moving.section_like(text, original, listed.origin)) is None:
+        return moving.free_name(text, listed.name), policy, own
+    # It is another client's, too: its policy stays, and this one is added.
+    there = moving.policy_in(text, like)
+    for key, value in policy.items():
+        had = there.get(key)
+        if isinstance(value, list) and isinstance(had, list):
+            policy[key] = list(dict.fromkeys([*had, *value]))
+    return like, there | policy, own
 
 
 def _naming(file: ServersFile, path: str) -> list[str]:
@@ -233,67 +358,66 @@ def _naming(file: ServersFile, path: str) -> list[str]:
     return ["--config", os.path.abspath(os.path.expanduser(path))]
 
 
-def _policy_of(flags: Sequence[str]) -> tuple[dict[str, object], list[str]]:
-    """Return what flags set in the section of a server, and those that are for the process."""
-    policy: dict[str, object] = {}
-    own: list[str] = []
-    for name, values in parse_flags(flags).items():
-        option = OPTIONS[name]
-        if name in ("config", "server"):
-            raise UsageError(f"--into writes --{name} itself", why=f"Leave out --{name}")
-        if name in NOT_OF_A_SERVER:
-            own += typed_as(name, values)
-        elif option.value:
-            policy[name] = values if option.many else values[-1]
-        else:
-            policy[name] = is_on({name: values[-1]}, name)
-    return policy, own
-
-
 # One entry for all servers
 
 
-def _wrap_as_one(found: Sequence[ListedServer], flags: Sequence[str], typed: Given) -> int:
+def wrap_as_one(
+    found: Sequence[ListedServer], flags: Sequence[str], typed: Given, how: How = How.ADD
+) -> int:
     """Move all entries into a file of servers, and leave one that starts all of them."""
     groups: dict[Path, list[ListedServer]] = {}
     for one in found:
         groups.setdefault(one.place.file, []).append(one)
-    return max(_wrap_file(place, group, flags, typed) for place, group in groups.items())
+    return max(_wrap_file(group, parse_flags(flags), typed, how) for group in groups.values())
 
 
-def _wrap_file(
-    place: Path, found: Sequence[ListedServer], flags: Sequence[str], typed: Given
-) -> int:
+def _wrap_file(found: Sequence[ListedServer], wanted: Given, typed: Given, how: How) -> int:
     group = {one.name: one for one in found if not _starts_all(one)}
     if not group:
-        say(f"Nothing to do: {place} starts all servers with one entry")
+        say(f"Nothing to do: {found[0].place.file} starts all servers with one entry")
         return 0
     path, listed = typed["into"][-1], next(iter(group.values()))
-    servers = ServersFile.read(path)
+    servers, changes = ServersFile.read(path), Changes(typed)
+    shared = _share(list(group.values()), wanted, typed, changes)
     process: list[str] = []
 
     def move(name: str, entry: ServerEntry, text: str) -> str:
         one = group[name]
-        if (before := one.moved()) is not None and before.is_in(path) and not flags:
+        if (before := one.moved()) is not None and before.is_in(path) and not wanted:
             return moving.marked(text, before.name, one.origin, name)
         if before is not None or entries.is_filtered(entry):
             raise entries.CannotWrap("It is filtered already", why="Unwrap it first")
-        policy, own = _policy_of(flags or entries.flags_of(one.entry))
-        section = moving.free_name(text, name)
+        old = policy_of(one)
+        is_new = how is How.REPLACE and _is_whole(wanted)
+        new = wanted if is_new else _added(old, wanted, may_replace=how is How.REPLACE)
+        if how is How.ADD and not _only_hides_more(old, new):
+            why = "Unwrap it first, or add --replace"
+            raise entries.CannotWrap("This could show tools that are hidden now", why=why)
+        section, policy, own = _section_for(text, one, entry, _not_shared(new, shared))
         text = moving.with_section(text, section, entry, policy, one.origin, name)
+        moved = Moved(servers, section, entry, text)
         with suppress(UnsetVariable):  # the client may know it
-            _settings_in(Moved(servers, section, entry, text))
+            settings_in(moved)
+        changes.rewrite(servers, text)
+        changes.all.append(Change(one, one.entry, moved))
         process.extend(word for word in own if word not in process)
         return text
 
     words = [*_program(listed), *one_entry.START, *_naming(servers, path)]
     originals = {name: one.original() for name, one in group.items()}
-    change, is_all = one_entry.with_one(listed.file, originals, words, servers, move, process)
+    change, is_all = one_entry.with_one(
+        listed.file, originals, words, servers, changes.text_of(servers), move, process
+    )
+    _say_what_is_hidden(changes, is_named=False)
     return _save_all(listed, change, typed) or (0 if is_all else 1)
 
 
 def _starts_all(listed: ListedServer) -> bool:
     return one_entry.file_of(listed.entry, "-") is not None
+
+
+def _is_ours(listed: ListedServer) -> bool:
+    return listed.is_undoable or _starts_all(listed)
 
 
 def _unwrap_one(listed: ListedServer, typed: Given) -> int:
@@ -306,17 +430,21 @@ def _unwrap_one(listed: ListedServer, typed: Given) -> int:
 
 def _save_all(listed: ListedServer, change: one_entry.Change, typed: Given) -> int:
     """Show a change of all entries of a file, and save it. The sections are there first."""
-    section = Moved(change.servers, "", {}, change.sections)
-    print("\n".join(_diff(listed, listed.entry, change.text, [section])), flush=True)
+    before, after = change.servers.text, change.sections
+    edits = [
+        (listed.file.text, change.text, str(listed.place.file)),
+        (before, after, str(change.servers.path)),
+    ]
+    tables = [{"all": moving.servers_in(text)} for text in (before, after)]
+    print(diff_of(edits, [listed.file.whole(), *tables]), flush=True)
     if "dry-run" in typed:
         return 0
-    if "yes" not in typed and not _agrees():
+    if "yes" not in typed and not agrees():
         say("Nothing changed")
         return 1
     mode = stat.S_IMODE(os.stat(listed.place.file).st_mode)
-    before = change.servers.text
-    is_undone = len(change.sections) < len(before)
-    saved = change.servers if is_undone else change.servers.save(change.sections, mode=mode)
+    is_undone = len(after) < len(before)
+    saved = change.servers if is_undone else change.servers.save(after, mode=mode)
     original = None if is_undone else listed.file.text
     try:
         listed.file.save(change.text, original=original)
@@ -325,7 +453,7 @@ def _save_all(listed: ListedServer, change: one_entry.Change, typed: Given) -> i
             saved.save(before)
         raise
     if is_undone:
-        change.servers.save(change.sections)
+        change.servers.save(after)
     say(f"Saved {change.servers.path}")
     say(f"Saved {listed.place.file}")
     if not is_undone:
@@ -334,80 +462,48 @@ def _save_all(listed: ListedServer, change: one_entry.Change, typed: Given) -> i
     return 0
 
 
-_POLICY = frozenset({*CHOICE, "lock", "rules", "new-tools", "server"})
-_PATIENCE = "15000"  # milliseconds for a server to answer
-_SHORTEST_SECRET = 4  # characters
-_MOST_TRIES = 20
-_PAUSE = 0.05  # seconds between them
-_SECRETIVE = ("env", "envs", "environment", "headers", "http_headers")
-
-
-def run_wrap(typed: Given) -> int:
-    """Wrap a server, or all of a client; return the exit status."""
-    found, others = _find(typed)
-    if "pick" in typed and len(found) > 1:
-        raise UsageError("--pick is for one server", why="Leave out --all, or name its --scope")
-    flags = [] if "pick" in typed else _filter_flags(typed)
-    into = typed.get("into", [""])[-1]
-    if into and "all" in typed:
-        return _wrap_as_one(found, flags, typed)
-
-    def change(listed: ListedServer) -> int:
-        chosen = flags
-        if "pick" in typed and not (chosen := _picked_flags(listed, typed)):
-            say("Nothing changed")
-            return 1
-        chosen = chosen or entries.flags_of(listed.entry)
-        wrapped, section = entries.wrap(listed.original(), chosen, _program(listed)), None
-        _refuse_a_bad_start(wrapped)
-        if into:
-            if not chosen and (there := listed.moved()) and there.is_in(into):
-                return _change(listed, listed.entry, typed)
-            wrapped, section = _move(listed, chosen, into)
-            with suppress(UnsetVariable):  # the client may know it
-                _settings_in(section)
-        if "pick" not in typed:
-            _say_what_is_hidden(listed, chosen, section, is_named="all" not in typed)
-        return _change(listed, wrapped, typed, section)
-
-    status = _for_each(found, change)
-    for one in [] if status and len(found) == 1 else others:
-        place = one.place
-        say(
-            f"Warning: {place.client} also lists {one.name} in {place.file}, without the filter."
-            f" It may use that one: add --scope {place.scope}, or --scope all for both"
-        )
-    return status
+def _refuse_to_show(changes: Changes, typed: Given) -> None:
+    """Refuse to show what is hidden now, unless the user has said so or will be asked."""
+    shows = [one for one in changes.all if one.shows]
+    if not shows or "yes" not in typed or "dry-run" in typed:
+        return
+    tools = "; ".join(f"{one.listed.name}: {', '.join(map(shown, one.shows))}" for one in shows)
+    what = f"This would show tools that are hidden now: {tools}"
+    raise UsageError(what, why="Nothing was changed. To show them, add --replace")
 
 
 def run_unwrap(typed: Given) -> int:
-    """Restore a server, or all of a client; return the exit status."""
+    """Restore a server, or all of a client, or all of all clients; return the exit status."""
+    if "all" in typed and not typed.get(WORDS):
+        return unwrap_all([one for one in find_servers() if _is_ours(one)], typed)
     found, _ = _find(typed, of_several=lambda one: one.is_undoable)
     if "all" in typed:
-        found = [one for one in found if one.is_undoable or _starts_all(one)] or found[:1]
-    return _for_each(
-        found,
-        lambda listed: (
-            _unwrap_one(listed, typed)
-            if _starts_all(listed)
-            else _change(listed, listed.original(), typed)
-        ),
-    )
+        found = [one for one in found if _is_ours(one)] or found[:1]
+    return unwrap_all(found, typed)
 
 
-def _for_each(found: Sequence[ListedServer], change: Callable[[ListedServer], int]) -> int:
-    """Change each entry; if there are several, an entry that cannot be changed stops no other."""
-    status = 0
-    for number, listed in enumerate(found):
-        file = files.read(listed.place) if number else None  # the change before is in it
+def unwrap_all(found: Sequence[ListedServer], typed: Given) -> int:
+    """Restore these servers; return the exit status."""
+    if not found:
+        say("Nothing to do: no server is wrapped in any client's file")
+        return 0
+    changes, status = Changes(typed), 0
+    known = set()
+    for listed in found:
+        if listed.key in known:  # two clients read the same file
+            continue
+        known.add(listed.key)
         try:
-            status = change(replace(listed, file=file or listed.file)) or status
+            if _starts_all(listed):
+                status = _unwrap_one(listed, typed) or status
+            else:
+                changes.all.append(Change(listed, listed.original()))
         except StartError as error:
             if len(found) == 1:
                 raise
             say(f"Warning: {listed.name} stays as it is: {error.one_line}")
             status = 1
-    return status
+    return (changes.carry_out() if changes.all else 0) or status
 
 
 def _settings_for(listed: ListedServer, flags: Sequence[str], patience: str = "") -> Settings:
@@ -442,48 +538,127 @@ def _home() -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
-def _say_what_is_hidden(
-    listed: ListedServer, flags: Sequence[str], section: Moved | None, *, is_named: bool
-) -> None:
-    """Ask the server once: a pattern that hides nothing, or everything, is seldom meant.
+def _say_what_is_hidden(changes: Changes, *, is_named: bool) -> list[Change]:
+    """Ask the servers once: a pattern that hides nothing, or everything, is seldom meant. Return
+    the changes with which the filter would not start.
 
     A project's file may come from anybody: we start its command only if the user has named it.
     """
-    from mcp_tool_filter.cli.commands.look import ask_now, marks_of  # unwrap need not wait for it
+    to_ask: list[Change] = []
+    for one in changes.all:
+        if not is_named and one.listed.place.scope == "project":
+            why = "it is in a project's file; wrap it by its name"
+            say(f"{one.listed.name} was not asked for its tools: {why}")
+        else:
+            to_ask.append(one)
+    refused: list[Change] = []
+    counted: list[KnownTools] = []
+    for one, known in zip(to_ask, _ask_all(to_ask, changes), strict=True):
+        name = one.listed.name
+        if isinstance(known, StartError):
+            say(f"{name} was not asked for its tools, or did not answer: {known.why}")
+            continue
+        if not known.who.is_listed:
+            say(f"{name} lists its tools only after a login")
+            continue
+        try:
+            refuse_start(known.config, [known.snapshot])
+        except StartError as error:
+            if len(changes.all) == 1:
+                raise
+            say(f"Warning: {name} stays as it is: {error.one_line}")
+            refused.append(one)
+            continue
+        if one.shows:
+            one.shows = _shown_now(one.listed, known)
+        _say_of(known, "" if is_named else f"{name}: ")
+        counted.append(known)
+    if not is_named and counted:
+        say(_in_all(counted))
+    return refused
+
+
+def _in_all(counted: Sequence[KnownTools]) -> str:
+    """Return one sentence about all servers."""
+    from mcp_tool_filter.core.process.sentences import estimate_tokens
+
+    tools = [tool for one in counted for tool in one.tools]
+    kept = [tool for one in counted for tool in one.exposed]
+    before, after = (
+        f"{count(len(found), 'tool')}, {estimate_tokens(sum(one.size for one in found))} tokens"
+        for found in (tools, kept)
+    )
+    servers = count(len(counted), "server")
+    return f"{servers}: {before} in every conversation; with the filter {after}"
+
+
+def _ask_all(found: Sequence[Change], changes: Changes) -> list[KnownTools | StartError]:
+    """Ask the servers as they would be filtered, side by side."""
+    from mcp_tool_filter.cli.commands.look import ask, ask_now  # unwrap need not wait for it
+
+    def settings(one: Change) -> Settings:
+        if one.section:
+            text = changes.text_of(one.section.file)
+            return settings_in(replace(one.section, text=text))
+        flags = entries.flags_of(one.entry)
+        return _settings_for(one.listed, flags, _PATIENCE)
+
+    async def asked(one: Change) -> KnownTools | StartError:
+        async with gate:
+            try:
+                return await ask(settings(one), is_quiet=True)
+            except StartError as error:
+                return error
+
+    async def all_asked() -> list[KnownTools | StartError]:
+        return await asyncio.gather(*map(asked, found))
+
+    if len(found) == 1:
+        try:
+            return [ask_now(settings(found[0]))]
+        except StartError as error:
+            return [error]
+    gate = asyncio.Semaphore(_AT_ONCE)
+    with progress(f"Asking {count(len(found), 'server')} for their tools …"):
+        return asyncio.run(all_asked())
+
+
+_AT_ONCE = 16  # servers that are asked at the same time
+
+
+def _shown_now(listed: ListedServer, known: KnownTools) -> tuple[str, ...]:
+    """Return which of the tools are hidden now and would be shown."""
+    try:
+        now = known.by(settings_of(listed.entry, _PATIENCE).config())
+    except StartError:  # the filter does not start now
+        return ()
+    shown_before = {one.name for one in now.exposed}
+    return tuple(one.name for one in known.exposed if one.name not in shown_before)
+
+
+def _say_of(known: KnownTools, start: str) -> None:
+    """Say what the filter would do with a server's tools."""
+    from mcp_tool_filter.cli.commands.look import marks_of
     from mcp_tool_filter.core.process.sentences import counted_items, warnings_in
 
-    if not is_named and listed.place.scope == "project":
-        why = "it is in a project's file; wrap it by its name"
-        say(f"{listed.name} was not asked for its tools: {why}")
-        return
-    try:
-        settings = _settings_in(section) if section else None
-        settings = settings or _settings_for(listed, flags, _PATIENCE)
-        known, config = ask_now(settings), settings.config()
-    except StartError as error:
-        say(f"{listed.name} was not asked for its tools, or did not answer: {error.why}")
-        return
-    if not known.who.is_listed:
-        say(f"{listed.name} lists its tools only after a login")
-        return
-    refuse_start(config, [known.snapshot])
     items = known.snapshot.catalog
     hidden = len(known.snapshot.denied)
     would = "would be " if known.who.is_shadow else ""
-    say(f"{count(len(known.tools), 'tool')}: {hidden} {would}hidden")
+    say(f"{start}{count(len(known.tools), 'tool')}: {hidden} {would}hidden")
     if said := marks_of(one.mark for one in known.tools if one.is_exposed):
-        say(f"The others: {said}")
+        say(f"{start or 'The others: '}{said}")
     for _, said in counted_items(items, is_shadow=known.who.is_shadow):
-        say(said)
+        say(start + said)
+    warnings = []
     if known.who.is_shadow:
-        say("Warning: nothing is enforced: with --shadow, the filter only reports")
+        warnings.append("Warning: nothing is enforced: with --shadow, the filter only reports")
     if known.tools and not (hidden or any(one.pattern for one in items)):
-        say("Warning: no tool is hidden")
-    for warning in warnings_in(known.snapshot):
-        say(warning)
+        warnings.append("Warning: no tool is hidden")
+    for warning in [*warnings, *warnings_in(known.snapshot)]:
+        say(f"Warning: {start}{warning.removeprefix('Warning: ')}")
 
 
-def _settings_in(section: Moved) -> Settings:
+def settings_in(section: Moved) -> Settings:
     """Return the settings of a server in a file that is not saved yet. Raises StartError."""
     file = parse_file(str(section.file.path), section.text.encode())
     sources = Sources(file, {}, {"connection-timeout": [_PATIENCE]}, os.environ)
@@ -498,7 +673,8 @@ def _picked_flags(listed: ListedServer, typed: Given) -> list[str]:
     from mcp_tool_filter.cli.commands.look import ask_now, choose
     from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, switched
 
-    before = entries.flags_of(listed.entry)
+    given = policy_of(listed)
+    before = [word for name, values in given.items() for word in typed_as(name, values)]
     settings = _settings_for(listed, before)
     known = ask_now(settings)
     if (hidden := choose(known.tools)) is None:
@@ -519,20 +695,22 @@ def _picked_flags(listed: ListedServer, typed: Given) -> list[str]:
     patterns += [("except", text) for text in changed.exceptions]
     flags = [word for name, text in patterns for word in (f"--{name.replace('_', '-')}", text)]
     gone = ("deny", "deny-glob", "except", *(() if is_narrow else ("allow",)))
-    for name, values in parse_flags(before).items():
+    for name, values in given.items():
         flags += typed_as(name, values) if name not in gone else []
     return [*flags, *_typed_flags(typed)]
 
 
-def _filter_flags(typed: Given) -> list[str]:
-    """Return the flags for the filter, checked as at its start."""
+def _refuse_no_policy(typed: Given, found: Sequence[ListedServer]) -> None:
+    """Refuse patterns that are wrong, and to wrap a server without one."""
     from mcp_tool_filter.cli.parsing import parse_config
 
     config = parse_config(texts_of(typed, (*CHOICE, "lock")))
-    if config.denies_nothing and "into" not in typed:
+    is_enough = "into" in typed or "pick" in typed or not config.denies_nothing
+    if not is_enough and all(entries.is_wrapped(one.entry) for one in found):
+        is_enough = bool(_typed_flags(typed))  # a wrapped server keeps its policy
+    if not is_enough:
         why = "Or what to keep: --allow PATTERN, --read-only; or choose in the terminal: --pick"
         raise UsageError("Say what to hide: --deny PATTERN", why=why)
-    return _typed_flags(typed)
 
 
 def _typed_flags(typed: Given) -> list[str]:
@@ -573,14 +751,14 @@ def _find(
     If several have the name, the only one that is ``of_several`` is meant.
     Return also other entries with their names that are not filtered: the client may use those.
     """
-    client, *named = typed[WORDS]
+    client, *named = typed.get(WORDS) or [""]
     scope = typed.get("scope", [""])[-1]
     unreadable: list[BadFile] = []
     in_client = list(find_servers(client, unreadable.append))
     if unreadable and not in_client:
         raise unreadable[0]
     for error in unreadable:
-        _warn_of(error)
+        warn_of(error)
     in_scope = [one for one in in_client if scope in ("", "all", one.place.scope)]
     if bool(named) == ("all" in typed):
         why = "mcp-tool-filter clients lists them; --all means all of a client"
@@ -621,201 +799,3 @@ def _program(listed: ListedServer) -> list[str]:
     if path := found or shutil.which(beside):
         return [str(Path(path).absolute())]
     return [sys.executable, "-m", "mcp_tool_filter"]
-
-
-def _change(
-    listed: ListedServer, entry: ServerEntry, typed: Given, section: Moved | None = None
-) -> int:
-    """Change the client's entry, and the files of servers that it is or will be in."""
-    place, name = listed.place, listed.name
-    after = replace(listed, entry=entry)
-    if entry == listed.entry and (section is None or section.text == section.file.text):
-        say(f"Nothing to do: {name} in {place.file} is {_state_of(after)}")
-        return 0
-    text = _text_with(listed.file, name, entry)
-    gone = _section_to_remove(listed.moved(), section)
-    print("\n".join(_diff(listed, entry, text, filter(None, (section, gone)))), flush=True)
-    program = next(iter(entries.words_of(entry)), "")
-    if place.scope == "project" and after.is_undoable and os.path.isabs(program):
-        say(f"Warning: {place.file} may be shared, and {program} is only on this machine")
-    if "dry-run" in typed:
-        return 0
-    if "yes" not in typed and not _agrees():
-        say("Nothing changed")
-        return 1
-    mode = stat.S_IMODE(os.stat(place.file).st_mode)
-    # The new section is there before a client names it, and the old one after.
-    if section:
-        is_secret = any(_secrets_in(section.original))
-        saved = section.file.save(section.text, mode=mode if is_secret else 0o777)
-    try:
-        _save(listed, entry, text)
-    except BaseException:
-        if section:
-            saved.save(section.file.text)
-        raise
-    if section:
-        say(f"Saved {section.file.path}")
-    if gone:
-        gone.file.save(gone.text)
-        say(f"Saved {gone.file.path}")
-    kept = files.backup_of(place.file)
-    say(f"Saved {place.file}")
-    if kept.exists():
-        say(f"The file without the filter is kept at {kept}")
-    if after.is_undoable:
-        undo = ["mcp-tool-filter", "unwrap", place.client, name]
-        if "scope" in typed or "all" in typed:  # others may have the name
-            undo += ["--scope", place.scope]
-        say(f"Restart {place.client}. Undo: {shlex.join(undo)}")
-        if entries.logs_in(after.original()):
-            say("The client logged in to this server by itself. Now the filter needs a login:")
-            say(f"mcp-tool-filter login {shlex.quote(after.target)}")
-    return 0
-
-
-def _section_to_remove(old: Moved | None, new: Moved | None) -> Moved | None:
-    """Return the section that nobody needs after the change, with the file's text without it."""
-    if not old or (new and (new.file.path, new.name) == (old.file.path, old.name)):
-        return None
-    users = {  # two clients may read the same file
-        (one.place.file, one.place.keys, one.name)
-        for one in find_servers()
-        if one.named[0] == old.name and old.is_in(one.named[1])
-    }
-    if len(users) > 1:
-        say(f"{old.file.path} keeps the section {old.name}, which another entry starts")
-        return None
-    return replace(old, text=moving.without_section(old.file.text, old.name))
-
-
-def _state_of(listed: ListedServer) -> str:
-    if listed.is_undoable:
-        only = ", and only reports (--shadow)" if listed.only_reports else ""
-        return f"already wrapped like this{only}"
-    return "filtered, but not by wrap" if entries.is_filtered(listed.entry) else "not wrapped"
-
-
-def _save(listed: ListedServer, entry: ServerEntry, text: str) -> None:
-    """Save the change; make it again if a client saves its file at the same time."""
-    file = listed.file
-    for _ in range(_MOST_TRIES):
-        try:
-            return file.save(
-                text, original=_without_filter(replace(listed, file=file, entry=entry))
-            )
-        except EditedFile:
-            sleep(_PAUSE)
-            newer = files.read(file.place)
-            try:
-                found = newer.servers().get(listed.name) if newer else None
-            except BadFile:  # half of it is written
-                continue
-            if newer is None or found != listed.entry:
-                raise  # the entry itself is another one
-            file = newer
-            text = _text_with(file, listed.name, entry)
-    raise EditedFile(
-        f"{file.place.file} is saved again and again", why="Close the client, and try again"
-    )
-
-
-def _text_with(file: ClientFile, name: str, entry: ServerEntry) -> str:
-    """Return the file's text with another entry; if the backup has that, as it is spelt there."""
-    backup, old = _backup_of(file), file.servers()[name]
-    if backup is None:
-        return file.with_entry(name, entry)
-    try:
-        if spelt := file.restored(name, backup, entry):
-            return spelt
-        # With one filter after another, comments would be lost.
-        original = ListedServer(file, name, old).original()
-        bare = file.restored(name, backup, original) if original != old else None
-    except StartError:  # a broken backup
-        bare = None
-    return (ClientFile(file.place, b"", bare) if bare else file).with_entry(name, entry)
-
-
-def _backup_of(file: ClientFile) -> ClientFile | None:
-    try:
-        raw = files.backup_of(file.place.file).read_bytes()
-        return ClientFile(file.place, raw, raw.decode())
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
-def _without_filter(changed: ListedServer) -> str | None:
-    """Return the file as it would be without the filter; None if the change makes it that."""
-    is_needed, text = changed.is_undoable, changed.file.text
-    for place in files.places(files.Whereabouts.of_this_process()):
-        # for example, of the user and of one project
-        file = ClientFile(place, b"", text)
-        for name, entry in file.servers().items() if place.file == changed.place.file else ():
-            one = ListedServer(file, name, entry)
-            if one.is_undoable:
-                is_changed = (place.keys, name) == (changed.place.keys, changed.name)
-                is_needed = is_needed or not is_changed
-                text = _text_with(ClientFile(place, b"", text), name, one.original())
-    return text if is_needed else None
-
-
-def _agrees() -> bool:
-    if not is_terminal(sys.stdin):
-        raise UsageError("Cannot ask you: there is no terminal", why="Add --yes to make the change")
-    print("Make this change? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _diff(
-    listed: ListedServer, entry: ServerEntry, text: str, sections: Iterable[Moved]
-) -> list[str]:
-    """Return the changes as diffs with masked secrets, because they may be shown to others."""
-    edits = [(one.file.text, one.text, str(one.file.path)) for one in sections]
-    lines = [
-        line
-        for old, new, name in [(listed.file.text, text, str(listed.place.file)), *edits]
-        for line in difflib.unified_diff(
-            old.splitlines(), new.splitlines(), name, "with the change", lineterm="", n=2
-        )
-    ]
-    # The lines around the change, or the same line, may be about other servers.
-    secrets = {*_secrets_in(listed.file.whole()), *_secrets_in(entry)}
-    for old, new, _ in edits:
-        secrets.update(_secrets_in({"old": moving.servers_in(old), "new": moving.servers_in(new)}))
-    from mcp_tool_filter.rooms.secrets.finder import SecretFinder, redact
-
-    finder = SecretFinder(known=tuple(one.encode().decode("latin-1") for one in secrets))
-    masked = redact("\n".join(lines), "***", finder).split("\n")
-    return [_coloured(safe_lines(line)) for line in masked]
-
-
-def _secrets_in(value: object) -> Iterator[str]:
-    """Yield the values of all headers and variables, plain and as JSON spells them."""
-    for key, member in value.items() if isinstance(value, dict) else ():
-        if key in _SECRETIVE and isinstance(member, dict):
-            yield from _spellings_of(member)
-        elif key in ("args", "command") and isinstance(member, list):
-            words = list(map(str, member))
-            yield from _spellings_of({one: one for one in secrets_in_words(words)})
-        elif key == "header" and isinstance(member, list):
-            yield from _spellings_of(dict(str(one).partition(": ")[::2] for one in member))
-        else:
-            yield from _secrets_in(member)
-
-
-def _spellings_of(values: Mapping[str, object]) -> Iterator[str]:
-    for name, value in values.items():
-        if isinstance(value, str) and len(value) >= _SHORTEST_SECRET and name != entries.WAS:
-            yield value
-            yield json.dumps(value)[1:-1]
-            yield json.dumps(value, ensure_ascii=False)[1:-1]
-
-
-def _coloured(line: str) -> str:
-    match line[:1]:
-        case "+":
-            return paint(line, Colour.GREEN)
-        case "-":
-            return paint(line, Colour.RED)
-        case _:
-            return line

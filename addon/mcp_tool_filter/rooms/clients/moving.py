@@ -26,7 +26,8 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -275,14 +276,19 @@ def with_section(
     listed_as: str = "",
 ) -> str:
     """Return the file's text with a section for an entry of the file ``origin``; ``listed_as`` is
-    its name there, if nothing else will say so. Raises CannotWrap."""
+    its name there, if nothing else will say so. Raises CannotWrap.
+
+    If there is one of ours with this name, it gets the policy, and keeps its other users.
+    """
     section, kept = section_for(entry, policy), _kept(entry)
     if _filled(kept, section) != entry:
         raise CannotWrap("unwrap could not restore this entry", why="Wrap it without --into")
-    said = [origin, kept, listed_as] if listed_as else [origin, kept]
-    mark = json.dumps(said, separators=(",", ":")).replace("\x7f", "\\u007f")
+    marks = [one for one in _marks_in(text, name) if _origin_of(one) != origin]
+    if name in servers_in(text):
+        text = without_section(text, name)
+    mine = _mark([origin, kept, listed_as] if listed_as else [origin, kept])
     members = [f"{_key(key)} = {_value(value)}" for key, value in section.items()]
-    lines = [f"[{_SERVERS}.{_key(name)}]", _MARK + mark, *members, ""]
+    lines = [f"[{_SERVERS}.{_key(name)}]", *marks, mine, *members, ""]
     end = "\r\n" if "\r\n" in text else "\n"
     before = text + ("" if not text or text.endswith("\n") else end) + (end if text else "")
     new = before + end.join(lines)
@@ -294,42 +300,127 @@ def with_section(
     return new
 
 
+def _mark(said: object) -> str:
+    return _MARK + json.dumps(said, separators=(",", ":")).replace("\x7f", "\\u007f")
+
+
+def _marks_in(text: str, name: str) -> list[str]:
+    """Return the lines of a section that keep old entries, one for each user."""
+    lines = lines_of(text)
+    first, last = _span_of(lines, name)
+    return [line.rstrip("\r\n") for line in lines[first:last] if line.startswith(_MARK)]
+
+
+def _origin_of(mark: str) -> object:
+    with suppress(ValueError, TypeError, IndexError, RecursionError):
+        return json.loads(mark.removeprefix(_MARK))[0]
+    return None
+
+
+def section_like(text: str, entry: ServerEntry, origin: str) -> str | None:
+    """Return the section of ours that starts the same server, for entries of other files."""
+    own = section_for(entry, {})
+    for name, section in servers_in(text).items():
+        origins = list(map(_origin_of, _marks_in(text, name)))
+        if not isinstance(section, dict) or not origins or origin in origins:
+            continue
+        if {key: value for key, value in section.items() if key in _TARGET} == own:
+            return str(name)
+    return None
+
+
+def policy_in(text: str, name: str) -> dict[str, object]:
+    """Return what a section says besides its server."""
+    section = servers_in(text).get(name, {})
+    return {key: value for key, value in section.items() if key not in _TARGET}
+
+
+_TARGET = ("command", "env", "cwd", "url", "header")
+
+
+# The policy for all servers, at the top
+
+
+def top_of(text: str) -> dict[str, Any]:
+    """Return what the file says for all servers. Raises CannotWrap."""
+    return {key: value for key, value in _parsed(text).items() if key != _SERVERS}
+
+
+def is_ours_at_top(text: str, key: str) -> bool:
+    """Tell whether ``wrap`` has written this key at the top."""
+    return any(line.startswith(f"{_key(key)} =") for line in _ours_at_top(text))
+
+
+def with_top(text: str, policy: Mapping[str, object]) -> str:
+    """Return the text with a policy for all servers, in lines that undo can find."""
+    end = "\r\n" if "\r\n" in text else "\n"
+    mark = text[: text.startswith("\ufeff")]
+    lines = [f"{_key(key)} = {_value(value)}{_AT_TOP}{end}" for key, value in policy.items()]
+    new = mark + "".join(lines) + _without_top(text, policy).removeprefix(mark)
+    if _parsed(new, or_else={}) != _parsed(text) | dict(policy):
+        raise BadServersFile("The servers' file cannot take a policy", why="Write it by hand")
+    return new
+
+
+def _without_top(text: str, keys: Collection[str]) -> str:
+    ours = [f"{_key(key)} =" for key in keys]
+    gone = {line for line in _ours_at_top(text) if line.startswith(tuple(ours))}
+    return "".join(line for line in lines_of(text) if line not in gone)
+
+
+def _ours_at_top(text: str) -> list[str]:
+    return [line for line in lines_of(text) if line.rstrip("\r\n").endswith(_AT_TOP)]
+
+
+_AT_TOP = "  # for all servers, by mcp-tool-filter wrap"
+
+
 def moved_from(text: str, name: str, origin: str) -> ServerEntry | None:
     """Return the entry that a section was made of; None if ``wrap`` has not made it of an entry in
     the file ``origin``: another project could get our secrets by naming our server."""
-    section, mark = servers_in(text).get(name), _mark_of(text, name)
-    if mark is None or not isinstance(section, dict):
+    section, marks = servers_in(text).get(name), _marks_in(text, name)
+    if not marks or not isinstance(section, dict):
         return None
     try:
-        made_of, kept, *_ = json.loads(mark.removeprefix(_MARK))
-        return _filled(kept, section) if made_of == origin else None
+        for made_of, kept, *_ in (json.loads(one.removeprefix(_MARK)) for one in marks):
+            if made_of == origin:
+                return _filled(kept, section)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         why = "Restore the client's entry by hand"
         raise BadServersFile(f"The section of {name} has been changed", why=why) from None
-
-
-def _mark_of(text: str, name: str) -> str | None:
-    lines = lines_of(text)
-    first, last = _span_of(lines, name)
-    return next((line for line in lines[first:last] if line.startswith(_MARK)), None)
+    return None
 
 
 def marked(text: str, name: str, origin: str, listed_as: str) -> str:
     """Return the text with a section that also says what the client has called its entry."""
-    mark = _mark_of(text, name) or ""
-    _, kept, *_ = json.loads(mark.removeprefix(_MARK))
-    said = json.dumps([origin, kept, listed_as], separators=(",", ":"))
-    new = _MARK + said.replace("\x7f", "\\u007f")
-    return text.replace(mark.rstrip("\r\n"), new, 1)
+    before = next(one for one in _marks_in(text, name) if _origin_of(one) == origin)
+    _, kept, *_ = json.loads(before.removeprefix(_MARK))
+    return text.replace(before, _mark([origin, kept, listed_as]), 1)
 
 
-def listed_as(text: str, name: str) -> str:
-    """Return what the client called a section's entry, if the section says so."""
-    try:
-        _, _, listed = json.loads((_mark_of(text, name) or "").removeprefix(_MARK))
-    except ValueError:
-        return ""
-    return listed if isinstance(listed, str) else ""
+def listed_as(text: str, name: str, origin: str) -> str:
+    """Return what a client called a section's entry, if the section says so."""
+    for mark in _marks_in(text, name):
+        with suppress(ValueError, TypeError):
+            made_of, _, listed = json.loads(mark.removeprefix(_MARK))
+            if made_of == origin and isinstance(listed, str):
+                return listed
+    return ""
+
+
+def without_user(text: str, name: str, origin: str) -> str:
+    """Return the file's text without what one entry has put there: its section, if it is the last
+    user, and then with the last section the policy of ours. Raises CannotWrap."""
+    mine = [one for one in _marks_in(text, name) if _origin_of(one) == origin]
+    if mine and len(_marks_in(text, name)) > 1:
+        lines = lines_of(text)
+        first, last = _span_of(lines, name)
+        left = [line for line in lines[first:last] if line.rstrip("\r\n") not in mine]
+        return "".join([*lines[:first], *left, *lines[last:]])
+    new = without_section(text, name)
+    if any(line.startswith(_MARK) for line in lines_of(new)):
+        return new
+    return _without_top(new, top_of(new))
 
 
 def without_section(text: str, name: str) -> str:

@@ -45,16 +45,17 @@ def with_one(
     found: Mapping[str, ServerEntry],
     words: Sequence[str],
     servers: ServersFile,
+    text: str,
     move: Callable[[str, ServerEntry, str], str],
     more: Sequence[str],
 ) -> tuple[Change, bool]:
     """Move all that can be moved; tell whether that is all of them.
 
-    ``found`` are the entries without the filter; ``move`` returns the servers' file with one more
-    section. ``more`` are words that the moved entries have for the process, too. Raises StartError
-    if none can be moved.
+    ``found`` are the entries without the filter; ``text`` is what the servers' file says; ``move``
+    returns that with one more section. ``more`` are words that the moved entries have for the
+    process, too. Raises StartError if none can be moved.
     """
-    text, moved = servers.text, list[str]()
+    moved = list[str]()
     for name, entry in found.items():
         try:
             text = move(name, entry, text)
@@ -81,11 +82,11 @@ def without_one(client: ClientFile, name: str, servers: ServersFile, origin: str
     text = servers.text
     restored: dict[str, ServerEntry] = {}
     for section in moving.servers_in(text):
-        name_there = moving.listed_as(text, section)
+        name_there = moving.listed_as(text, section, origin)
         original = moving.moved_from(text, section, origin) if name_there else None
         if original is not None:
             restored[name_there] = original
-            text = moving.without_section(text, section)
+            text = moving.without_user(text, section, origin)
     if not restored:
         raise BadFile(f"{servers.path} keeps no entry of {client.place.file}", why="Undo by hand")
     kept = {key: one for key, one in client.servers().items() if key != name}

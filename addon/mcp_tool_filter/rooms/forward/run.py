@@ -45,7 +45,7 @@ from mcp_tool_filter.core.policy.config import is_loopback
 from mcp_tool_filter.rooms.clients.entries import (
     ServerEntry,
     expanded,
-    is_wrapped,
+    is_filtered,
     url_of,
     words_of,
 )
@@ -398,7 +398,7 @@ def _servers_in(
     listed: Mapping[str, ServerEntry], where: str, environment: Mapping[str, str]
 ) -> Iterator[ServerOfClient]:
     for name, entry in listed.items():
-        if is_wrapped(entry) or entry.get("disabled") is True or entry.get("enabled") is False:
+        if is_filtered(entry) or entry.get("disabled") is True or entry.get("enabled") is False:
             continue
         words, url = words_of(entry), url_of(entry)
         if url:

@@ -41,8 +41,9 @@ from mcp_tool_filter.core.policy.choice import Choice
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.process.statistics import JsonObject
 from mcp_tool_filter.core.upstream.target import login_to
-from mcp_tool_filter.rooms.clients.command import ListedServer, find_servers, settings_of
+from mcp_tool_filter.rooms.clients.command import settings_of
 from mcp_tool_filter.rooms.clients.entries import is_filtered, start_of
+from mcp_tool_filter.rooms.clients.listed import ListedServer, find_servers
 from mcp_tool_filter.rooms.clients.moving import server_named_in
 from mcp_tool_filter.rooms.clients.one_entry import file_of
 from mcp_tool_filter.rooms.secrets.shown import shown_command
