@@ -6,7 +6,9 @@ process, so it shows and calls nothing that ``/NAME/mcp`` would not. It knows na
 sessions, and no policy but a profile's own choice.
 
 ``lists``, ``uris`` and ``messages`` are pure. ``visits`` asks one server in this process,
-``session`` is one client's talk with all of them, ``service`` serves HTTP, ``stdio`` serves lines.
+``server_session`` is our session there. ``session`` is one client's talk with all servers, with its
+lists (``client_lists``) and requests (``client_requests``). ``service`` serves HTTP, ``stdio``
+lines.
 
 It plugs in at ``Servers.more`` (services by path), ``Servers.on_change`` and the command ``serve``.
 A call costs one parsed message and one edit more than at ``/NAME/mcp``.

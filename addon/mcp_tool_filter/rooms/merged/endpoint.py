@@ -335,7 +335,7 @@ class MergedEndpoint:
         """A server came, went, or shows other tools."""
         self.only_newer.clear()
         for talk in list(self.talks):
-            talk.note_change_of_servers()
+            talk.lists.note_change_of_servers()
 
     def adopt(self, merging: Merging, profile: Profile) -> None:
         """Use what the file says now."""

@@ -40,6 +40,7 @@ KNOWN_EXTENSIONS: Final = frozenset(
 )
 """Extensions that work unchanged, because they only use tools and URIs."""
 META: Final = "io.modelcontextprotocol/"
+SUBSCRIPTION: Final = f"{META}subscriptionId"
 _ANY_SIZE = Limits(message=2**40, depth=200)
 _PARTS: Outline = {"params": {"_meta": {}}}
 

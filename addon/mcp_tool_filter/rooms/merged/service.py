@@ -310,7 +310,7 @@ def open_talk(endpoint: MergedEndpoint, visitor: Visitor, message: Request) -> T
         client_info=place.cut(info) if info else '{"name":"unknown","version":"0"}',
     )
     endpoint.join(talk)
-    talk.remember_shown()
+    talk.lists.remember_shown()
     return talk
 
 
