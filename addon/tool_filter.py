@@ -74,7 +74,7 @@ def _what_to_install(module: str) -> str:
     if getattr(sys, "frozen", False):
         why = "mitmproxy's standalone program cannot load it. Install mitmproxy with pipx or pip"
     elif module == "mcp_tool_filter":
-        why = "Leave tool_filter.py in its folder, or install it: pip install mcp-tool-filter"
+        why = "Leave tool_filter.py in its folder, or install our package: pip install ."
     else:
         why = (
             f"Install it beside mitmproxy: pipx inject mitmproxy {module}, or pip install {module}"

@@ -280,7 +280,7 @@ def test_a_missing_extra_says_what_to_install(tmp_path: Path) -> None:
         "from mcp_tool_filter.cli.launcher import main;"
         "sys.exit(main(['-d', 'x', '--otel', '--', 'true']))"
     )
-    said = "Error: Traces need OpenTelemetry\nInstall it: pip install 'mcp-tool-filter[otel]'\n"
+    said = "Error: Traces need OpenTelemetry\nInstall it: pip install '.[otel]' (in your clone)\n"
     assert python(tmp_path, script) == (1, "", said)
 
 

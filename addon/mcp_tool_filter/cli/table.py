@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from mcp_tool_filter import how_to_install
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError, no_such, parse_flags
 from mcp_tool_filter.cli.options import CHOICE, GROUPS, OPTIONS, Option
 
@@ -261,7 +262,7 @@ _ALL: Final = (
             Option("no-browser", "do not open a browser, only print the address of the login page"),
             Option("ca", "trust the certificates in this PEM file", "FILE"),
             Option("keyring", "store the tokens in the system's keyring, not in a file (needs"
-                 " pip install 'mcp-tool-filter[keyring]')"),
+                 f" {how_to_install('keyring')})"),
             Option("timeout", "how long to wait for your login (default: 300)", "SECONDS"),
         ),
         most_words=1,

@@ -277,7 +277,7 @@ def test_the_examples_for_ci_run_as_they_are_shown(it: Locked) -> None:
     assert workflow["permissions"]["security-events"] == "write"
     assert upload["if"].startswith("always()")
     sarif = upload["with"]["sarif_file"]
-    for line in (hook["entry"], ran.removeprefix("uvx ")):
+    for line in (hook["entry"], ran.removeprefix('uvx --from "git+URL" ')):
         program, *words = shlex.split(line)
         assert program == "mcp-tool-filter"
         end = words.index("--" if "--" in words else "--upstream")

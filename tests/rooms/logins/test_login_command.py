@@ -271,4 +271,4 @@ def test_a_missing_keyring_package_says_what_to_install(home: Path, ran: Typed) 
     (home / "keyring.py").write_text("raise ImportError")
     words = ("login", "http://127.0.0.1:1/mcp", "--keyring")
     err = ran(*words, status=1, PYTHONPATH=f"{home}:{ADDON}").err
-    assert err.splitlines()[1] == "Type: pip install 'mcp-tool-filter[keyring]'"
+    assert err.splitlines()[1] == "Type: pip install '.[keyring]' (in your clone)"

@@ -114,7 +114,7 @@ async def test_a_missing_dependency_says_how_to_install_it(name: str, checkout: 
 async def test_the_script_without_its_package_says_so(tmp_path: Path) -> None:
     """Hidden from a Python in which it is installed."""
     shutil.copy(SCRIPT, tmp_path)
-    how = "Leave tool_filter.py in its folder, or install it: pip install mcp-tool-filter"
+    how = "Leave tool_filter.py in its folder, or install our package: pip install ."
     reason = f"Error: The tool filter needs mcp_tool_filter\n{how}\n"
     hide = "import sys; sys.modules['mcp_tool_filter'] = None"
     assert await end_of(script(tmp_path, patch=hide)) == (1, reason)

@@ -2,7 +2,7 @@
 
 Files are replaced atomically. A refresh token can be used only once, so a renewal holds the login's
 lock, also against other processes. If the user wants that, the secrets are in the system's keyring
-instead of the file; its package is an extra: ``pip install 'mcp-tool-filter[keyring]'``.
+instead of the file; its package is an extra: ``keyring``.
 
 No ``repr`` of a login shows a secret, so that no log or traceback does.
 
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from mcp_tool_filter import how_to_install
 from mcp_tool_filter.cli.whole_file import try_lock, whole_file
 from mcp_tool_filter.core.errors import InvalidOption, StartError, printable, reason_of
 from mcp_tool_filter.core.http.shown import shown_url
@@ -250,7 +251,7 @@ def _keyring() -> Iterator[Any]:
         import_module("keyring.errors")
         keyring: Any = import_module("keyring")
     except ImportError:
-        raise KeyringFailed("Type: pip install 'mcp-tool-filter[keyring]'") from None
+        raise KeyringFailed(f"Type: {how_to_install('keyring')}") from None
     try:
         yield keyring
     except keyring.errors.KeyringError as error:

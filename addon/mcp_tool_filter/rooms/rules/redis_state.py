@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mcp_tool_filter import how_to_install
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.process.background import keep
 from mcp_tool_filter.rooms.rules.chain import Later
@@ -157,7 +158,7 @@ class NoRedis(StartError):
     def __init__(self) -> None:
         super().__init__(
             "The rules keep their state in Redis, but the Python package for it is missing",
-            why="Install it with: pip install 'mcp-tool-filter[redis]'",
+            why=f"Install it with: {how_to_install('redis')}",
         )
 
 

@@ -28,6 +28,7 @@ from concurrent.futures import Future
 from threading import Thread
 from typing import TYPE_CHECKING, cast
 
+from mcp_tool_filter import how_to_install
 from mcp_tool_filter.cli.http_server import PAGE_LIMITS, comes_from_here, http_server
 from mcp_tool_filter.core.errors import StartError, reason_of
 from mcp_tool_filter.core.policy.config import AllowedHosts, MetricsAt
@@ -101,7 +102,7 @@ class Metrics:
         try:
             from prometheus_client import CollectorRegistry, Counter, Histogram
         except ImportError:
-            why = "Install it: pip install 'mcp-tool-filter[metrics]'"
+            why = f"Install it: {how_to_install('metrics')}"
             raise StartError("--metrics-port needs prometheus_client", why=why) from None
         self.state = state
         self._names: dict[str, SeriesNames] = defaultdict(SeriesNames)

@@ -21,7 +21,7 @@ from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
-from mcp_tool_filter import __version__
+from mcp_tool_filter import __version__, how_to_install
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.rooms.audit.entry import Entry, is_refused, method_of, render
@@ -201,7 +201,7 @@ class Otlp:
             if exporter is None and is_wanted("LOGS", environment):
                 self._emit = self._open_logs(resource)
         except ImportError:
-            why = "Install it: pip install 'mcp-tool-filter[otel]'"
+            why = f"Install it: {how_to_install('otel')}"
             raise StartError("Traces need OpenTelemetry", why=why) from None
         except (ValueError, TypeError) as error:  # an invalid OTEL_* variable
             raise StartError("Cannot send traces", why=str(error)) from None
