@@ -30,7 +30,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from io import BytesIO
 from typing import TYPE_CHECKING, Protocol
 
 from mcp_tool_filter.core.conversation.policy_in_force import INVALID_ANSWER, LOST_ANSWER
@@ -88,6 +87,8 @@ FULL = render_error(None, UPSTREAM_LOST, "Too many clients are connected")
 CROWDED = render_error(None, UPSTREAM_LOST, "Too many clients wait for this server")
 _TOO_MUCH = "Too many unfinished messages: try again later"
 _RETRY = ((b"retry-after", b"1"),)
+_LARGE = 4096
+"""Bytes of a piece that is kept as it came."""
 
 
 class Phase(Enum):
@@ -220,32 +221,31 @@ class Collected:
     """A body that comes in pieces, in as much memory as its bytes.
 
     A piece of two bytes is an object of 35, and a place in a list: ten megabytes in such pieces
-    would hold 200. So pieces are written one behind the other; a single one is not copied.
+    would hold 200. So small pieces are written one behind the other; a large one is not copied.
     """
 
-    __slots__ = ("_first", "_joined", "size")
+    __slots__ = ("_pieces", "size")
 
     def __init__(self, first: bytes = b"") -> None:
-        self._first = first
-        self._joined: BytesIO | None = None
+        self._pieces: list[bytes | bytearray] = [first] if first else []
         self.size = len(first)
 
     def add(self, data: bytes) -> None:
-        if not self.size:
-            self._first = data
+        pieces = self._pieces
+        if len(data) >= _LARGE or not pieces:
+            pieces.append(data)
+        elif isinstance(pieces[-1], bytearray):
+            pieces[-1] += data
         else:
-            if self._joined is None:
-                self._joined = BytesIO(self._first)
-                self._joined.seek(self.size)
-                self._first = b""
-            self._joined.write(data)
+            pieces.append(bytearray(data))
         self.size += len(data)
 
     def take(self) -> bytes:
         """Return all bytes, and forget them."""
-        taken = self._first if self._joined is None else self._joined.getvalue()
-        self._first, self._joined, self.size = b"", None, 0
-        return taken
+        pieces, self._pieces, self.size = self._pieces, [], 0
+        if len(pieces) == 1 and isinstance(pieces[0], bytes):
+            return pieces[0]
+        return b"".join(pieces)
 
 
 class Exchange(Steps):
