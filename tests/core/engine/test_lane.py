@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.conversation.memory import example
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.core.engine import lane as lane_module
 from mcp_tool_filter.core.engine.lane import Lane, is_plain_result, may_take, plain_call
 from mcp_tool_filter.core.engine.service import Service
 from mcp_tool_filter.core.http.listener import Listener
@@ -490,6 +492,28 @@ def test_other_heads_go_the_whole_way(head: bytes) -> None:
         if it.table.link.got.endswith(CALL):
             it.table.link.says(answer(RESULT))
     assert it.lanes == 0
+
+
+def test_a_bug_in_the_lane_lets_the_call_go_the_whole_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = ready(has_lane=True)
+    monkeypatch.setattr(lane_module, "plain_call", Mock(side_effect=RuntimeError("a bug")))
+    it.client.says(post(CALL, headers=HEAD))
+    it.table.link.says(answer(RESULT))
+    assert it.client.got.endswith(RESULT)
+    assert it.lanes == 0
+
+
+@pytest.mark.parametrize("where", ["is_plain_result", "fields_of", "Answer"])
+def test_a_bug_behind_the_lane_lets_no_answer_pass(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    it = ready(has_lane=True)
+    monkeypatch.setattr(lane_module, where, Mock(side_effect=RuntimeError("a bug")))
+    it.client.says(post(CALL, headers=HEAD))
+    it.table.link.says(answer(RESULT.replace(b'"x"', b'"secret"')))
+    assert b"secret" not in it.client.got
+    assert not it.client.is_open
+    assert not it.table.service.exchanges
 
 
 def test_what_is_plain_is_said_in_bytes() -> None:

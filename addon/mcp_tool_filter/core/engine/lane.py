@@ -164,7 +164,15 @@ def may_take(service: Service) -> bool:
 
 
 def take_lane(service: Service, down: H1Client, head: RequestHead, body: bytes) -> Lane | None:
-    """Return the lane of a request; None if it must go the whole way."""
+    """Return the lane of a request; None if it must go the whole way. Never raises."""
+    try:
+        return _lane_for(service, down, head, body)
+    except Exception as error:  # a bug of ours: the whole way judges it, too
+        service.note_failure(error)
+        return None
+
+
+def _lane_for(service: Service, down: H1Client, head: RequestHead, body: bytes) -> Lane | None:
     notes, policy = head.notes, service.listener.policy
     known = notes.head
     if (
@@ -319,4 +327,7 @@ class Lane:
         self.whole().cut(why)
 
     def fail(self, error: Exception) -> None:
-        self.whole().fail(error)
+        if not self._is_answered:
+            return self.whole().fail(error)
+        self.service.note_failure(error)  # the client may have a part of the answer
+        return self.down.host.abort()
