@@ -8,9 +8,10 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from jsregex.glob import render_glob
 from jsregex.matcher import Matcher, PatternFinder
 from jsregex.syntax import NotJavaScript, parse_regex
-from mcp_tool_filter.core.policy.patterns import hint, render_glob
+from mcp_tool_filter.core.policy.patterns import hint
 from tests.jsregex.javascript import Node, names, nonsense, parse_safe, patterns, recorded
 from tests.rows import each_row
 

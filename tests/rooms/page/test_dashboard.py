@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from mcp_tool_filter.cli.parsing import parse_config
+from mcp_tool_filter.cli.switching import NOTHING
 from mcp_tool_filter.core.conversation.memory import example
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.core.errors import StartError
-from mcp_tool_filter.core.policy.choice import NOTHING
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.snapshot import Standing
 from mcp_tool_filter.rooms.lock.approvals import Approvals

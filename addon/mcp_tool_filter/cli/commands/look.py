@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from mcp_tool_filter.cli.flags import Given, UsageError, no_such
 from mcp_tool_filter.cli.settings import Settings, chosen, target_of
+from mcp_tool_filter.cli.switching import deny_for
 from mcp_tool_filter.cli.terminal import (
     Colour,
     count,
@@ -32,7 +33,7 @@ from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, Hider, claims_in
 from mcp_tool_filter.core.policy.config import Config
-from mcp_tool_filter.core.policy.patterns import Pattern, deny_for
+from mcp_tool_filter.core.policy.patterns import Pattern
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.core.process import sentences
 from mcp_tool_filter.core.process.start import refuse_start

@@ -15,20 +15,11 @@ While the definition is unknown, a hint cannot judge a name:
 
 >>> cautious.hiding("a") is UNDECIDED
 True
-
-A click hides one tool, or exposes another:
-
->>> from mcp_tool_filter.core.policy.patterns import parse_pattern
->>> names = ["delete_file", "delete_user", "read_file"]
->>> before = Choice(deny=(parse_pattern("^delete_"),))
->>> changed = switched(before, names, hide=["read_file"], show=["delete_user"])
->>> changed.deny, changed.exceptions
-(['^delete_', '^read_file$'], ['^delete_user$'])
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -37,7 +28,7 @@ from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import fold
 from mcp_tool_filter.core.messages.scan import Value, scan
-from mcp_tool_filter.core.policy.patterns import Pattern, deny_for, exactly, in_any_case
+from mcp_tool_filter.core.policy.patterns import Pattern, in_any_case
 
 
 class ApprovedTools(Protocol):
@@ -189,13 +180,6 @@ class Choice:
         claims = claims_in(definition)
         return self.vouching.vouched(name, claims) if self.vouching else claims
 
-    def could_expose(self, name: str, by: Hider) -> bool:
-        """Tell whether an exception would expose a tool that is hidden by this."""
-        if not (isinstance(by, Pattern) or is_hint(by)):
-            return False
-        lists = filter(None, (self.allow, self.allow_too))
-        return all(any(one.matches(name) for one in patterns) for patterns in lists)
-
     def locked(self, name: str, definition: bytes | None) -> Cause | None:
         """Return why the lock hides a tool, or None."""
         if self.lock is None:
@@ -279,55 +263,3 @@ def _read(definition: bytes) -> Claims:
         idempotent=claim("idempotentHint"),
         open_world=claim("openWorldHint"),
     )
-
-
-NOTHING = "(?!)"
-"""Matches no name: to deny nothing on purpose."""
-
-
-@dataclass(frozen=True, slots=True)
-class Switched:
-    """The patterns after some tools were hidden or exposed one by one."""
-
-    kept: list[Pattern]
-    """The deny patterns that stay as they were typed."""
-    more: list[str]
-    """New deny patterns."""
-    exceptions: list[str]
-
-    @property
-    def deny(self) -> list[str]:
-        """All deny patterns; if none is left, one that hides nothing: an empty list is an error."""
-        return [*(pattern.regex for pattern in self.kept), *self.more] or [NOTHING]
-
-
-def switched(
-    choice: Choice,
-    names: Sequence[str],
-    hide: Collection[str],
-    show: Collection[str],
-    hinted: Collection[str] = (),
-) -> Switched:
-    """Return patterns that also hide and expose these tools, and change no other of ``names``.
-
-    No deny pattern is rewritten, because it may be meant for tools that come later: each tool to
-    expose becomes an exception. (A pattern for exactly this tool is left out.) ``hinted`` are those
-    that hints hide, unless there is an exception.
-    """
-    exceptions, one_of_show = choice.exceptions, {exactly([name]) for name in show}
-    kept = [one for one in choice.deny if one.text != NOTHING and one.regex not in one_of_show]
-    spared: dict[str, None] = {}
-    for exception in exceptions:
-        matched = [name for name in names if exception.matches(name)]
-        if any(name in hide for name in matched):  # it must not spare that one any more
-            spared |= dict.fromkeys(exactly([name]) for name in matched if name not in hide)
-        else:
-            spared[exception.regex] = None
-    hit = {name for name in names if name in hinted or any(one.matches(name) for one in kept)}
-    more = [name for name in names if name in hide and name not in hit]
-    spared |= dict.fromkeys(
-        exactly([name])
-        for name in names
-        if name in show and name in hit and not any(one.matches(name) for one in exceptions)
-    )
-    return Switched(kept, [deny_for(more, names)] if more else [], list(spared))

@@ -25,10 +25,7 @@ from mcp_tool_filter.core.errors import (
 )
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.policy.choice import EVERYTHING, READ_ONLY, Choice
-from mcp_tool_filter.core.policy.patterns import (
-    OF_CATALOG,
-    Pattern,
-)
+from mcp_tool_filter.core.policy.patterns import OF_CATALOG, Pattern
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.policy.situation import Catalog, Editor

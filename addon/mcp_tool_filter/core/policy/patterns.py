@@ -13,35 +13,20 @@ match anywhere, is case-sensitive, and sees UTF-16 code units. We refuse pattern
 JavaScript's backtracking could blow up, although ours does not: the same pattern is probably used
 elsewhere, and a pattern that nobody understands protects nothing.
 
-A pattern for exactly these tools, and no others:
-
->>> print(deny_for(["delete_file", "delete_user"], ["delete_file", "delete_user", "read_file"]))
-^delete_
->>> print(deny_for(["rm"], ["rm", "rmdir"]))
-^rm$
->>> print(deny_for(["a.b", "c"], ["a.b", "aXb", "c", "cd"]))
-^(?:a\.b|c)$
->>> print(deny_for(["delete_file", "drop_it"], ["delete_file", "drop_it", "delete_none"]))
-^(?:delete_file|drop_it)$
-
-Authors get hints about what they probably meant. A glob becomes a regex that must fit the whole
-name:
+Authors get hints about what they probably meant:
 
 >>> hint("delete_*")
 '_* matches any number of _, even none; if you mean a glob: ^delete_'
->>> render_glob("write_*"), render_glob("*.{md,txt}"), render_glob("file_[!a-c]?")
-('^write_', '\\.(?:md|txt)$', '^file_[^a-c][^]$')
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import takewhile
 
 from jsregex.cost import LONGEST_NAME, Budget, TooCostly
+from jsregex.glob import render_glob
 from jsregex.matcher import Matcher
 from jsregex.safety import is_safe
 from jsregex.syntax import NotJavaScript, Regex, parse_regex
@@ -182,67 +167,6 @@ def split_patterns(value: str, *, option: str = "deny") -> list[str]:
     return parts
 
 
-_SPECIAL = re.compile(r"[\^$\\.*+?()\[\]{}|/,]")
-_WORD_END = re.compile(r"[_\-./:]|[a-z0-9](?=[A-Z])")
-
-
-def deny_for(hidden: Sequence[str], names: Collection[str]) -> str:
-    """Return the shortest pattern we find that matches the hidden names and no other of ``names``.
-
-    A prefix that only hidden names share may replace them; it also hides later tools with that
-    prefix.
-    """
-    exact = exactly(hidden)
-    kept = set(names) - set(hidden)
-    parts = dict.fromkeys(_beginning(name, hidden, kept) or f"{_escaped(name)}$" for name in hidden)
-    shorter = f"^{next(iter(parts))}" if len(parts) == 1 else f"^(?:{'|'.join(parts)})"
-    return shorter if len(shorter) < len(exact) and _is_right(shorter, hidden, names) else exact
-
-
-def _is_right(pattern: str, hidden: Collection[str], names: Collection[str]) -> bool:
-    matches = parse_pattern(pattern).matches
-    return all(matches(name) == (name in hidden) for name in names)
-
-
-def exactly(names: Sequence[str]) -> str:
-    if len(names) == 1:
-        return f"^{_escaped(names[0])}$"
-    same = common_beginning(min(names), max(names))
-    begin = same[: max((one.end() for one in _WORD_END.finditer(same)), default=0)]  # whole words
-    ends = "|".join(_escaped(name[len(begin) :]) for name in names)
-    return f"^{_escaped(begin)}(?:{ends})$"
-
-
-def common_beginning(one: str, other: str) -> str:
-    """Return the longest text with which both begin."""
-    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    return "".join(char for char, _ in same)
-
-
-def _beginning(name: str, hidden: Collection[str], kept: Collection[str]) -> str | None:
-    """Return the first words of a name if several hidden names and no kept name begin with them."""
-    for end in _WORD_END.finditer(name):
-        begin = name[: end.end()]
-        if any(one.startswith(begin) for one in kept):
-            continue
-        return _escaped(begin) if sum(one.startswith(begin) for one in hidden) > 1 else None
-    return None
-
-
-def _escaped(text: str) -> str:
-    plain = _SPECIAL.sub(r"\\\g<0>", text)
-    return "".join(
-        letter if letter.isprintable() and letter != " " else _as_unicode(letter)
-        for letter in plain
-    )
-
-
-def _as_unicode(letter: str) -> str:
-    r"""Return a letter as JSON and JavaScript can write it, such as \u200b."""
-    units = letter.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
-
-
 _MAY_BE_GLOB = re.compile(r"[\w./:*-]+")
 _LITERAL = re.compile(r"/(.+)/([dgimsuyv]*)", re.DOTALL)
 
@@ -287,53 +211,3 @@ def _is_regex(text: str) -> bool:
     except NotJavaScript:
         return False
     return True
-
-
-# A class, an escaped character, or any one character.
-_GLOB_PIECE = re.compile(r"\[[!^]?+(?:\][^\]]*|[^\]]+)\]|\\.|.", re.DOTALL)
-
-
-def render_glob(glob: str) -> str:
-    """Return the equivalent regex. Raises NotJavaScript for braces that do not match."""
-    parts: list[str] = []
-    depth = 0
-    for piece in _GLOB_PIECE.findall(glob):
-        if piece == "{":
-            depth += 1
-            parts.append("(?:")
-        elif piece == "}" and depth:
-            depth -= 1
-            parts.append(")")
-        elif piece == "," and depth:
-            parts.append("|")
-        else:
-            parts.append(_render_piece(piece))
-    if depth:
-        raise NotJavaScript("a brace of the glob is not closed")
-    return _without_ends("".join(["^", *parts, "$"]))
-
-
-def _render_piece(piece: str) -> str:
-    if piece == "*":
-        return "[^]*"
-    if piece == "?":
-        return "[^]"
-    if len(piece) > 2:  # a class
-        negated = piece[1] in "!^"
-        inside = (
-            piece[1 + negated : -1].replace("\\", "\\\\").replace("]", "\\]").replace("^", "\\^")
-        )
-        return f"[{'^' if negated else ''}{inside}]"
-    char = piece[-1]
-    return char if char.isalnum() or char in "_-" or not char.isascii() else f"\\{char}"
-
-
-def _without_ends(regex: str) -> str:
-    """Return ``a`` for ``^[^]*a[^]*$``, which means the same: a regex may match anywhere."""
-    while regex.startswith("^[^]*"):
-        regex = regex.removeprefix("^[^]*")
-        regex = f"^{regex}" if regex.startswith("[^]*") else regex
-    while regex.endswith("[^]*$"):
-        regex = regex.removesuffix("[^]*$")
-        regex = f"{regex}$" if regex.endswith("[^]*") else regex
-    return regex

@@ -38,7 +38,6 @@ from mcp_tool_filter.core.messages.tools import (
 from mcp_tool_filter.core.policy.choice import (
     EVERYTHING,
     IN_LOCK,
-    NOT_ALLOWED,
     UNDECIDED,
     Cause,
     Choice,
@@ -208,17 +207,6 @@ class Snapshot:
         if self.by_name is None or not self.choice.needs_definitions:
             return False
         return self.by_name.hiding(name) is UNDECIDED
-
-    @property
-    def hinted(self) -> set[str]:
-        """The tools that hints hide, or could hide if no pattern decided."""
-        hints = replace(self.choice, deny=(), allow=(), exceptions=(), lock=None)
-        if not hints.hints:
-            return set()
-        shown = {name for name, raw in self.allowed.items() if hints.hiding(name, raw)}
-        return shown | {
-            name for name, by in self.denied.items() if by is not NOT_ALLOWED and not is_locked(by)
-        }
 
     @property
     def locked(self) -> dict[str, Hider]:

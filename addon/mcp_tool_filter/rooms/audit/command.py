@@ -94,7 +94,7 @@ def _suggestions(
     calls, tools = count(seen.total, "call"), count(len(seen.calls), "tool")
     yield f"{calls} of {tools} in {count(len(seen.sessions), 'session')}"
     if unused:
-        from mcp_tool_filter.core.policy.patterns import deny_for
+        from mcp_tool_filter.cli.switching import deny_for
 
         tokens = estimate_tokens(sum(sizes[name] for name in unused))
         yield f"\nNever called: {len(unused)} of {len(sizes)} tools, about {tokens} tokens per list"

@@ -671,7 +671,8 @@ def _picked_flags(listed: ListedServer, typed: Given) -> list[str]:
     A pattern that is there stays: it may be meant for tools that come later.
     """
     from mcp_tool_filter.cli.commands.look import ask_now, choose
-    from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, switched
+    from mcp_tool_filter.cli.switching import hinted_in, switched
+    from mcp_tool_filter.core.policy.choice import NOT_ALLOWED
 
     given = policy_of(listed)
     before = [word for name, values in given.items() for word in typed_as(name, values)]
@@ -688,7 +689,7 @@ def _picked_flags(listed: ListedServer, typed: Given) -> list[str]:
         names,
         hide=[name for name in hidden if name not in covered],
         show=[name for name in names if name not in hidden],
-        hinted=known.snapshot.hinted,
+        hinted=hinted_in(known.snapshot),
     )
     patterns = [(one.option, one.text) for one in changed.kept]
     patterns += [("deny", text) for text in changed.more]

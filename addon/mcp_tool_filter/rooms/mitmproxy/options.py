@@ -31,8 +31,8 @@ from mitmproxy.proxy.mode_specs import (
 
 from mcp_tool_filter.cli.options import KEYS, Option, Texts, instead_of
 from mcp_tool_filter.cli.parsing import parse_config
+from mcp_tool_filter.cli.switching import NOTHING
 from mcp_tool_filter.core.errors import EmptyList, InvalidOption, StartError, UnknownOption
-from mcp_tool_filter.core.policy.choice import NOTHING
 from mcp_tool_filter.core.policy.config import LOOPBACK, Config, is_loopback
 from mcp_tool_filter.core.policy.patterns import DENY_GLOB, EXCEPT
 from mcp_tool_filter.core.sockets.connect import make_tls_context

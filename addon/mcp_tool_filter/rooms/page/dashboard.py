@@ -33,13 +33,14 @@ from urllib.parse import parse_qs, urlsplit
 import orjson
 
 from mcp_tool_filter.cli.http_server import PAGE_LIMITS, comes_from_here, http_server
+from mcp_tool_filter.cli.switching import NOTHING, could_expose, hinted_in, switched
 from mcp_tool_filter.core.conversation.lists import listings_in
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce, SessionAtWork
 from mcp_tool_filter.core.errors import StartError, printable, reason_of
 from mcp_tool_filter.core.http.asked import Answered
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.http.shown import shown_url
-from mcp_tool_filter.core.policy.choice import NOTHING, Choice, claims_in, switched
+from mcp_tool_filter.core.policy.choice import Choice, claims_in
 from mcp_tool_filter.core.policy.config import AllowedHosts, Config
 from mcp_tool_filter.core.policy.situation import Session
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
@@ -208,7 +209,7 @@ def _tool_lines(
             "description": _description_in(definition),
         }
     for name, by in snapshot.denied.items():
-        by_deny = snapshot.choice.could_expose(name, by)
+        by_deny = could_expose(snapshot.choice, name, by)
         yield _tool_line(name, by.says, 0, counted, marks, by_deny=by_deny)
 
 
@@ -350,7 +351,7 @@ class Switches:
         names = list(
             dict.fromkeys(name for one in snapshots for name in (*one.allowed, *one.denied))
         )
-        choice, hinted = self._own(), {name for one in snapshots for name in one.hinted}
+        choice, hinted = self._own(), {name for one in snapshots for name in hinted_in(one)}
         if self._server:
             shared = self._shared()
             hinted |= {name for name in names if any(one.matches(name) for one in shared.deny)}

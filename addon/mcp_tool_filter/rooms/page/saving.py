@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 from mcp_tool_filter.cli.config_file import ConfigFile, parse_file
 from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.cli.settings import Sources, settle
+from mcp_tool_filter.cli.switching import NOTHING
 from mcp_tool_filter.cli.terminal import say
 from mcp_tool_filter.core.errors import ProtocolError, StartError
-from mcp_tool_filter.core.policy.choice import NOTHING, Choice
+from mcp_tool_filter.core.policy.choice import Choice
 from mcp_tool_filter.core.policy.config import Config
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 
+from mcp_tool_filter.cli.switching import common_beginning
 from mcp_tool_filter.core.errors import ProtocolError, StartError
 from mcp_tool_filter.core.messages.messages import Request
 from mcp_tool_filter.core.messages.sizes import NAME
-from mcp_tool_filter.core.policy.patterns import common_beginning
 from mcp_tool_filter.rooms.rules import actions, conditions, forms
 from mcp_tool_filter.rooms.rules.actions import ACTION, Action
 from mcp_tool_filter.rooms.rules.conditions import (

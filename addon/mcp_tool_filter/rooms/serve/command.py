@@ -29,10 +29,10 @@ from mcp_tool_filter.cli.settings import (
     target_of,
     warn_about_lonely,
 )
+from mcp_tool_filter.cli.switching import NOTHING
 from mcp_tool_filter.cli.terminal import cancel_on_signals, log_to_stderr, say
 from mcp_tool_filter.core.errors import LockError, StartError, UnsetVariable
 from mcp_tool_filter.core.http.urls import UpstreamNames
-from mcp_tool_filter.core.policy.choice import NOTHING
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.process.proxy import FIXED, Proxy
 from mcp_tool_filter.core.process.site import Surroundings
