@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from mcp_tool_filter.cli.commands.http import refuse_bad_pem
 from mcp_tool_filter.core.errors import InvalidOption, StartError
 from mcp_tool_filter.core.http.urls import Origin, parse_origin
 from mcp_tool_filter.core.sockets import connect
@@ -413,7 +414,7 @@ def test_a_missing_file_is_named(option: str, tmp_path: Path) -> None:
 NO_KEY = "It must be a PEM file with a certificate and its key"
 
 
-check_cert = partial(connect.refuse_bad_certificate, "--cert")
+check_cert = partial(refuse_bad_pem, "--cert")
 
 
 @pytest.mark.parametrize(("check", "name", "said"), [

@@ -30,13 +30,13 @@ from mcp_tool_filter.cli.terminal import (
     write,
 )
 from mcp_tool_filter.core.conversation.memory import Fetched
-from mcp_tool_filter.core.errors import LostUpstream, StartError
+from mcp_tool_filter.core.errors import InvalidOption, LostUpstream, StartError
 from mcp_tool_filter.core.http.shown import may_hold_a_secret
 from mcp_tool_filter.core.policy.config import is_loopback
 from mcp_tool_filter.core.process.proxy import Proxy
 from mcp_tool_filter.core.process.sentences import only_warnings
 from mcp_tool_filter.core.process.site import Surroundings, TargetFinder
-from mcp_tool_filter.core.sockets.connect import make_tls_context, server_context
+from mcp_tool_filter.core.sockets.connect import make_tls_context, why_not_pem
 from mcp_tool_filter.core.sockets.serve import Server, bind, opening
 from mcp_tool_filter.core.upstream.fetch import fetch
 from mcp_tool_filter.core.upstream.target import Target, login_to, target_for
@@ -350,12 +350,38 @@ def _rights(settings: Settings) -> str:
 def refuse_bad_certificate(cert: str | None) -> None:
     """Raise our own error, because OpenSSL's names its functions."""
     if cert is not None:
-        from mcp_tool_filter.core.sockets import connect
-
-        connect.refuse_bad_certificate("--cert", _file_of(cert))
+        refuse_bad_pem("--cert", _file_of(cert))
 
 
 def refuse_taken_port(settings: Settings) -> None:
     """Raise our own error for a taken port, before anything is sent to the upstream."""
     for door in bind(settings.host, settings.port):
         door.close()
+
+
+class _NeedsPassword(Exception):
+    pass
+
+
+def _refuse_password() -> str:
+    raise _NeedsPassword
+
+
+def refuse_bad_pem(option: str, file: str) -> None:
+    """Raise InvalidOption unless a file has a certificate and its key."""
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(os.path.expanduser(file), password=_refuse_password)
+    except _NeedsPassword:
+        return  # mitmproxy's option cert_passphrase may have it
+    except OSError as error:
+        raise InvalidOption(option, file, why=why_not_pem(error)) from None
+
+
+def server_context(pem: str) -> ssl.SSLContext:
+    """Return the TLS settings of a listener with this certificate and its key."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(os.path.expanduser(pem))
+    context.set_alpn_protocols(["http/1.1"])
+    return context

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.asker import problem_in_source
 from mcp_tool_filter.core.http.head import Head
 from mcp_tool_filter.core.messages.messages import INVALID_REQUEST, render_error
@@ -44,18 +43,3 @@ def problem_at_the_gate(exchange: Exchange, *, may_visit: bool) -> str | None:
 def refusal_for(problem: str) -> bytes:
     """Return what the sender is told."""
     return FORBIDDEN_SITE if problem == _OTHER_SITE else FORBIDDEN
-
-
-def our_address(exchange: Exchange) -> str:
-    """Return our address as the client calls us: by its Host header, which the gate has admitted,
-    and with the server's prefix if we serve several.
-
-    A balancer in front of us may do TLS. We believe the user, who allows an https origin, and no
-    header that anybody can send.
-    """
-    hosts = [value for name, value in exchange.head.fields if name.lower() == b"host"]
-    if len(hosts) != 1:
-        raise ProtocolError("a request that names no host")
-    host, listener = hosts[0].decode("latin-1"), exchange.service.listener
-    is_tls = exchange.down.host.is_tls or listener.config.allowed_hosts.has_https(host)
-    return f"{'https' if is_tls else 'http'}://{host}{listener.mount.prefix}"

@@ -123,22 +123,6 @@ def credentials_in(head: Head) -> bytes:
     return b"\n".join(b"%b: %b" % one for one in sorted(said) if one[0] in head.names.credentials)
 
 
-def each_credential(credentials: bytes) -> list[bytes]:
-    """Return each credential by itself, in one spelling: of cookies, each one.
-
-    >>> each_credential(b"authorization: Bearer  x\\ncookie: a=1; b=2")
-    [b'authorization: bearer x', b'cookie: a=1', b'cookie: b=2']
-    """
-    found: dict[bytes, None] = {}
-    for line in credentials.split(b"\n"):
-        name, _, value = line.partition(b": ")
-        parts = value.split(b";") if name == b"cookie" else [value]
-        for part in filter(None, map(bytes.split, parts)):
-            scheme = [part[0].lower()] if len(part) > 1 else []
-            found[name + b": " + b" ".join([*scheme, *part[len(scheme) :]])] = None
-    return list(found)
-
-
 def asker_in(head: Head) -> bytes:
     """Return all that an answer may depend on besides the message: an equal request of another
     user differs in it, even if the user is identified by the URL.

@@ -205,12 +205,6 @@ def move_to(exchange: Exchange, service: Service) -> None:
     exchange.down.host.wake()
 
 
-def peer_of(exchange: Exchange) -> str:
-    """Return the client's address and port, for people."""
-    host, port = exchange.down.host.peer, exchange.down.host.port
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def client_of(exchange: Exchange) -> Client | None:
     """Return the client that waits for the answer; None if it waits on another stream."""
     asked = exchange.asked

@@ -256,35 +256,16 @@ def make_tls_context(
         try:
             context.load_cert_chain(os.path.expanduser(client_cert))
         except OSError as error:
-            raise InvalidOption("client_certs", client_cert, why=_why_not_pem(error)) from None
+            raise InvalidOption("client_certs", client_cert, why=why_not_pem(error)) from None
     return context
 
 
-def _why_not_pem(error: OSError) -> str:
+def why_not_pem(error: OSError) -> str:
     if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
         return "The key does not belong to the certificate"
     if isinstance(error, ssl.SSLError):  # its own text names OpenSSL's modules
         return "It must be a PEM file with a certificate and its key"
     return why(error)
-
-
-def refuse_bad_certificate(option: str, file: str) -> None:
-    """Raise InvalidOption unless a file has a certificate and its key."""
-    try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(os.path.expanduser(file), password=_refuse_password)
-    except _NeedsPassword:
-        return  # mitmproxy's option cert_passphrase may have it
-    except OSError as error:
-        raise InvalidOption(option, file, why=_why_not_pem(error)) from None
-
-
-class _NeedsPassword(Exception):
-    pass
-
-
-def _refuse_password() -> str:
-    raise _NeedsPassword
 
 
 def _trust(context: ssl.SSLContext, ca: str | None, folder: str | None) -> None:
@@ -304,12 +285,3 @@ def _trust(context: ssl.SSLContext, ca: str | None, folder: str | None) -> None:
             "It has no certificate in PEM form" if isinstance(error, ssl.SSLError) else why(error)
         )
         raise InvalidOption("ssl_verify_upstream_trusted_ca", ca, why=told) from None
-
-
-def server_context(pem: str) -> ssl.SSLContext:
-    """Return the TLS settings of a listener with this certificate and its key."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(os.path.expanduser(pem))
-    context.set_alpn_protocols(["http/1.1"])
-    return context

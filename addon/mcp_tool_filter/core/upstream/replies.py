@@ -178,17 +178,6 @@ def error_in(raw: bytes) -> RpcError | None:
         return None
 
 
-def string_in(raw: bytes, *keys: str) -> str | None:
-    """Return the string at a place in a message, if there is one."""
-    try:
-        found = json.loads(raw)
-    except (ValueError, RecursionError):
-        return None
-    for key in keys:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, str) else None
-
-
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from mcp_tool_filter.core.engine.exchange import Answer, Exchange
-from mcp_tool_filter.core.engine.gate import our_address
-from mcp_tool_filter.core.errors import StartError
+from mcp_tool_filter.core.errors import ProtocolError, StartError
 from mcp_tool_filter.core.http.asked import Answered
 from mcp_tool_filter.core.http.bodies import decode_body
 from mcp_tool_filter.core.http.head import (
@@ -377,3 +376,18 @@ def _all(fields: Fields, name: bytes) -> list[str]:
 
 def _without(fields: Fields, names: frozenset[bytes]) -> Fields:
     return tuple(one for one in fields if one[0].lower() not in names)
+
+
+def our_address(exchange: Exchange) -> str:
+    """Return our address as the client calls us: by its Host header, which the gate has admitted,
+    and with the server's prefix if we serve several.
+
+    A balancer in front of us may do TLS. We believe the user, who allows an https origin, and no
+    header that anybody can send.
+    """
+    hosts = [value for name, value in exchange.head.fields if name.lower() == b"host"]
+    if len(hosts) != 1:
+        raise ProtocolError("a request that names no host")
+    host, listener = hosts[0].decode("latin-1"), exchange.service.listener
+    is_tls = exchange.down.host.is_tls or listener.config.allowed_hosts.has_https(host)
+    return f"{'https' if is_tls else 'http'}://{host}{listener.mount.prefix}"

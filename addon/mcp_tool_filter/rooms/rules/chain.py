@@ -15,7 +15,6 @@ from math import ceil
 from typing import Any
 
 from mcp_tool_filter.core.errors import ProtocolError
-from mcp_tool_filter.core.http.asker import each_credential
 from mcp_tool_filter.core.messages.messages import (
     Batch,
     Notification,
@@ -27,6 +26,7 @@ from mcp_tool_filter.core.policy.effects import Deciding, Delay, Effect, Togethe
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reply, Rewrite, Why
 from mcp_tool_filter.rooms.rules import rule_effects as effects
 from mcp_tool_filter.rooms.rules.actions import Action
+from mcp_tool_filter.rooms.rules.credentials import each_credential
 from mcp_tool_filter.rooms.rules.edits import Edited, ImpossibleChange
 from mcp_tool_filter.rooms.rules.fields import Key, PatternGivenUp
 from mcp_tool_filter.rooms.rules.interceptors import MethodInterceptor

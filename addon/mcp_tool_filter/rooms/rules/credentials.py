@@ -45,3 +45,19 @@ def credentials_of_command(typed: Mapping[str, str], folder: str | None) -> byte
 def identify(salt: bytes, credentials: bytes) -> str:
     """Return a short salted hash of credentials."""
     return hmac.digest(salt, credentials, "sha256").hex()[:16]
+
+
+def each_credential(credentials: bytes) -> list[bytes]:
+    """Return each credential by itself, in one spelling: of cookies, each one.
+
+    >>> each_credential(b"authorization: Bearer  x\\ncookie: a=1; b=2")
+    [b'authorization: bearer x', b'cookie: a=1', b'cookie: b=2']
+    """
+    found: dict[bytes, None] = {}
+    for line in credentials.split(b"\n"):
+        name, _, value = line.partition(b": ")
+        parts = value.split(b";") if name == b"cookie" else [value]
+        for part in filter(None, map(bytes.split, parts)):
+            scheme = [part[0].lower()] if len(part) > 1 else []
+            found[name + b": " + b" ".join([*scheme, *part[len(scheme) :]])] = None
+    return list(found)

@@ -327,3 +327,14 @@ def _replaced(text: str, changes: list[tuple[Value, str]]) -> bytes:
     for value, new in sorted(changes, key=lambda change: -change[0].start):
         text = text[: value.start] + new + text[value.end :]
     return text.encode()
+
+
+def string_in(raw: bytes, *keys: str) -> str | None:
+    """Return the string at a place in a message, if there is one."""
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else None

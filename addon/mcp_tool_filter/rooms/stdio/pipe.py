@@ -63,10 +63,10 @@ from mcp_tool_filter.core.upstream.clients import (
     Poster,
     read_away,
 )
-from mcp_tool_filter.core.upstream.replies import EventReader, Refused, plain, string_in
+from mcp_tool_filter.core.upstream.replies import EventReader, Refused, plain
 from mcp_tool_filter.rooms.stdio.child import read_some, write_all
 from mcp_tool_filter.rooms.stdio.judge import LineJudge, cancelled_by, is_answer, routes
-from mcp_tool_filter.rooms.stdio.lines import CutLine, LineParser, on_one_line
+from mcp_tool_filter.rooms.stdio.lines import CutLine, LineParser, on_one_line, string_in
 from mcp_tool_filter.rooms.stdio.waiting import HeldLines
 
 _LAST_ANSWERS = 5.0  # seconds for open answers after the client has closed its side

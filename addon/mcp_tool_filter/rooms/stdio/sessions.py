@@ -76,7 +76,6 @@ from mcp_tool_filter.core.upstream.replies import (
     render_request,
     reply_in,
     stateless_meta,
-    string_in,
 )
 from mcp_tool_filter.core.upstream.search import Found, introduction_in
 from mcp_tool_filter.rooms.stdio.child import Child, end_child, in_own_thread
@@ -87,6 +86,7 @@ from mcp_tool_filter.rooms.stdio.lines import (
     Numbers,
     ids_answered,
     refuse_hidden_line,
+    string_in,
 )
 
 _ROOM: Final = MEBIBYTE  # bytes in an outbox before its writer waits

@@ -18,7 +18,7 @@ from mcp_tool_filter.core.http.urls import parse_origin
 from mcp_tool_filter.core.policy.effects import WriteLog
 from mcp_tool_filter.core.policy.situation import Client, Direction, Via
 from mcp_tool_filter.core.process.plugs import Plug
-from mcp_tool_filter.core.process.site import Site, client_of, peer_of, site_of
+from mcp_tool_filter.core.process.site import Site, client_of, site_of
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.process.proxy import Proxy
@@ -198,3 +198,9 @@ def _end_spans(tracer: Tracer, exchange: Exchange) -> None:
         return
     why, status = _ending_of(exchange)
     tracer.leave(client, why or (str(status) if status else None))
+
+
+def peer_of(exchange: Exchange) -> str:
+    """Return the client's address and port, for people."""
+    host, port = exchange.down.host.peer, exchange.down.host.port
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
