@@ -11,7 +11,7 @@ from mcp_tool_filter.core.policy.patterns import MAX_NAME, Pattern
 from mcp_tool_filter.core.policy.snapshot import Standing, UnlistedTools, drift_of, shown
 from mcp_tool_filter.core.policy.tool_filter import decide_call
 from mcp_tool_filter.core.policy.verdict import Reply
-from mcp_tool_filter.core.process.sentences import denying_pattern, describe
+from mcp_tool_filter.core.process.sentences import describe
 from tests.make import (
     call,
     definition,
@@ -132,5 +132,7 @@ def test_a_denied_call_asks_its_pattern_once_while_the_list_is_unknown() -> None
         verdict = decide_call(call("rm_rf"), taken)
         assert describe(verdict, taken) == "not found: rm_rf (denied by ^rm)"
         assert isinstance(verdict, Reply)
-        assert denying_pattern(verdict.reason, taken) == "^rm"
+        by = taken.hiding("rm_rf")
+        assert by is not None
+        assert by.text == "^rm"
     assert matches.call_count == 1

@@ -16,7 +16,6 @@ from mcp_tool_filter.core.process.sentences import (
     Introduction,
     Once,
     VerdictLog,
-    client_name_in,
     problem_in,
     render_report,
 )
@@ -183,15 +182,3 @@ def test_the_problem_is_the_first_line_of_an_errors_text(said: bytes, problem: s
     message = parse_message(b'{"jsonrpc":"2.0","id":1,%b}' % said)
     assert isinstance(message, Response)
     assert problem_in(message) == problem
-
-
-@each_row(("params", "name"), [
-    ('{"clientInfo":{"name":"a\\u001b[2J"}}', r"a\x1b[2J"),
-    ('{"clientInfo":{"name":7},"_meta":null}', ""),
-    ('{"clientInfo":"x"}', ""), ('{"a":1e400,"clientInfo":{"name":"b"}}', "b"),
-    ('{"_meta":{"io.modelcontextprotocol/clientInfo":{"name":"new"}}}', "new"),
-    ('{"_meta":{"clientInfo":{"name":"elsewhere"}}}', ""),
-    ('{"clientInfo"', ""),
-])  # fmt: skip
-def test_a_clients_name_is_safe_to_show(params: str, name: str) -> None:
-    assert client_name_in(params) == name

@@ -35,7 +35,7 @@ from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
 from mcp_tool_filter.core.errors import printable
 from mcp_tool_filter.core.http.shown import shown_url
-from mcp_tool_filter.core.messages.messages import Notification, Request, Response
+from mcp_tool_filter.core.messages.messages import Response
 from mcp_tool_filter.core.messages.sizes import MANY, NAME
 from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, Cause, Hider, is_locked
 from mcp_tool_filter.core.policy.config import Config
@@ -65,15 +65,6 @@ _UNREADABLE = (ValueError, AttributeError, TypeError, KeyError, RecursionError)
 CLIENT_NAME = "client name"
 """Where observers keep it in the notes of a session."""
 
-_SUBJECTS = {
-    "tools/call": ("name", "tool"),
-    "resources/read": ("uri", "uri"),
-    "resources/subscribe": ("uri", "uri"),
-    "resources/unsubscribe": ("uri", "uri"),
-    "prompts/get": ("name", "prompt"),
-    "skills/get": ("uri", "uri"),
-}
-
 
 def verdict_word(verdict: Verdict) -> str:
     match verdict:
@@ -87,48 +78,6 @@ def verdict_word(verdict: Verdict) -> str:
             return "dropped"
         case unexpected:
             assert_never(unexpected)
-
-
-def subject_of(message: Request | Notification) -> tuple[str, str] | None:
-    """Return the kind and the name of what a message is about: a tool, a URI or a prompt.
-
-    >>> from mcp_tool_filter.core.messages.messages import parse_message
-    >>> subject_of(parse_message(b'{"jsonrpc":"2.0","id":1,"method":"prompts/get",'
-    ...                          b'"params":{"name":"greet"}}'))
-    ('prompt', 'greet')
-    """
-    found = _SUBJECTS.get(message.method)
-    if found is None or message.params is None:
-        return None
-    member, kind = found
-    value = message.params.get(member)
-    if value is None or value.text is None:
-        return None
-    return kind, shown(value.text[:NAME])
-
-
-def facts_about(verdict: Verdict, snapshot: Snapshot) -> dict[str, str]:
-    """Return a verdict's word, and of its reason what there is: why, the rule, and the pattern or
-    the flag that hides the tool."""
-    facts = {"verdict": verdict_word(verdict)}
-    if isinstance(verdict, Forward):
-        return facts
-    reason = verdict.reason
-    facts["why"] = reason.why.value
-    if reason.rule:
-        facts["rule"] = reason.rule
-    if pattern := denying_pattern(reason, snapshot):
-        facts["pattern"] = pattern
-    return facts
-
-
-def denying_pattern(reason: Reason, snapshot: Snapshot) -> str | None:
-    """Return the pattern or the flag that hides the called tool, or the thing that is asked for."""
-    if reason.thing != TOOL:
-        return reason.pattern or None
-    found = map(snapshot.hiding, reason.tools)
-    texts = (f"{by.text}: {by.says}" if is_locked(by) else by.text for by in found if by)
-    return next(filter(None, texts), None)
 
 
 def describe(verdict: Verdict, snapshot: Snapshot) -> str:
@@ -243,26 +192,6 @@ def _error_in(answer: bytes) -> tuple[object, str]:
         return error["code"], str(error.get("message", ""))
     except _UNREADABLE:
         return None, ""
-
-
-def client_name_in(params: str) -> str:
-    """Return the name that a client gives itself in the params of a request.
-
-    >>> client_name_in('{"clientInfo":{"name":"my-client"}}')
-    'my-client'
-    >>> client_name_in('{"_meta":{"io.modelcontextprotocol/clientInfo":{"name":"my-client"}}}')
-    'my-client'
-    """
-    if len(params) > _LONGEST_READ or "clientInfo" not in params:
-        return ""
-    try:
-        said = json.loads(params)
-        meta = said.get("_meta") or {}
-        info = said.get("clientInfo") or meta["io.modelcontextprotocol/clientInfo"]
-        name = info["name"]
-    except _UNREADABLE:
-        return ""
-    return shown(name[:_LONGEST_NAME]) if isinstance(name, str) else ""
 
 
 def problem_in(response: Response) -> str:

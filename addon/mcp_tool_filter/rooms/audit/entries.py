@@ -42,12 +42,9 @@ from mcp_tool_filter.core.policy.verdict import TOOL, Drop, Forward, Reply, Rewr
 from mcp_tool_filter.core.process.sentences import (
     CLIENT_NAME,
     Once,
-    client_name_in,
     error_in,
-    facts_about,
     is_tool_error,
     problem_in,
-    subject_of,
     verdict_word,
 )
 from mcp_tool_filter.rooms.audit.contents import Arguments, Content, Contents, redacted
@@ -60,6 +57,7 @@ from mcp_tool_filter.rooms.audit.entry import (
     caller_of,
     milliseconds,
 )
+from mcp_tool_filter.rooms.audit.facts import client_name_in, facts_about, subject_of
 from mcp_tool_filter.rooms.audit.open_requests import OpenRequests, RequestKey, key_of
 from mcp_tool_filter.rooms.secrets.finder import LOOK_AHEAD
 
