@@ -107,18 +107,9 @@ from mcp_tool_filter.core.policy.effects import (
     waits,
     with_pauses,
 )
-from mcp_tool_filter.core.policy.situation import (
-    Client,
-    Direction,
-    RpcExchange,
-    Situation,
-    Via,
-)
+from mcp_tool_filter.core.policy.situation import Client, Direction, RpcExchange, Situation, Via
 from mcp_tool_filter.core.policy.snapshot import Snapshot
-from mcp_tool_filter.core.policy.tool_filter import (
-    filter_from_client,
-    filter_from_upstream,
-)
+from mcp_tool_filter.core.policy.tool_filter import filter_from_client, filter_from_upstream
 from mcp_tool_filter.core.policy.verdict import (
     VERDICTS,
     Drop,

@@ -10,10 +10,7 @@ import json
 from functools import lru_cache
 
 from mcp_tool_filter.core.messages.limits import META_REVISION
-from mcp_tool_filter.core.messages.messages import (
-    Notification,
-    Request,
-)
+from mcp_tool_filter.core.messages.messages import Notification, Request
 from mcp_tool_filter.core.messages.scan import Value
 
 _LONGEST_CAPABILITIES = 4096  # characters; of longer ones we keep only a hash

@@ -15,13 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from mcp_tool_filter.core.messages.limits import Limits
-from mcp_tool_filter.core.messages.messages import (
-    Message,
-    Notification,
-    Place,
-    Response,
-    id_value,
-)
+from mcp_tool_filter.core.messages.messages import Message, Notification, Place, Response, id_value
 from mcp_tool_filter.core.messages.scan import Value, open_value
 from mcp_tool_filter.core.messages.sizes import NAME
 from mcp_tool_filter.core.policy.situation import RpcExchange

@@ -24,10 +24,7 @@ from weakref import ref
 from mcp_tool_filter.core.conversation.declared import VARIANT, capabilities_in, program_in
 from mcp_tool_filter.core.conversation.lists import Frame, Listed, Lists, listings_in, page_of
 from mcp_tool_filter.core.messages.limits import MEBIBYTE
-from mcp_tool_filter.core.messages.messages import (
-    Message,
-    Request,
-)
+from mcp_tool_filter.core.messages.messages import Message, Request
 from mcp_tool_filter.core.messages.sizes import HEAD
 from mcp_tool_filter.core.messages.tools import Definition, Listing
 from mcp_tool_filter.core.policy.choice import is_hint, is_locked

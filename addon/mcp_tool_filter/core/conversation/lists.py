@@ -10,18 +10,11 @@ from weakref import WeakValueDictionary, finalize
 from mcp_tool_filter.core.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.core.messages.large import in_parts
 from mcp_tool_filter.core.messages.limits import MEBIBYTE, Limits
-from mcp_tool_filter.core.messages.messages import (
-    parse_message,
-    singles,
-)
+from mcp_tool_filter.core.messages.messages import parse_message, singles
 from mcp_tool_filter.core.messages.tools import Definition, Listing, parse_listing
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.effects import LET_OTHERS_GO_ON, Deciding
-from mcp_tool_filter.core.policy.snapshot import (
-    Snapshot,
-    UnlistedTools,
-    snapshot_in_steps,
-)
+from mcp_tool_filter.core.policy.snapshot import Snapshot, UnlistedTools, snapshot_in_steps
 
 type Frame = tuple[str, str]
 """The text of a list's result before and after its tools; None for a list that we always get from

@@ -15,9 +15,7 @@ from itertools import islice
 
 from mcp_tool_filter.core.messages.large import ResultEnvelope
 from mcp_tool_filter.core.messages.limits import MEBIBYTE, NEWEST_WITH_INITIALIZE, Limits, Transport
-from mcp_tool_filter.core.messages.messages import (
-    id_value,
-)
+from mcp_tool_filter.core.messages.messages import id_value
 from mcp_tool_filter.core.policy.situation import Client, RpcExchange, Session
 from mcp_tool_filter.core.policy.snapshot import Snapshot
 from mcp_tool_filter.core.policy.verdict import Forward, Reason, Rewrite, Verdict

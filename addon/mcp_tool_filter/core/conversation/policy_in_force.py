@@ -33,14 +33,7 @@ from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.effects import Deciding, at_once
 from mcp_tool_filter.core.policy.situation import Client, Direction, Link, RpcExchange
 from mcp_tool_filter.core.policy.snapshot import Snapshot
-from mcp_tool_filter.core.policy.verdict import (
-    Forward,
-    Reason,
-    Reply,
-    Verdict,
-    Why,
-    is_for_nobody,
-)
+from mcp_tool_filter.core.policy.verdict import Forward, Reason, Reply, Verdict, Why, is_for_nobody
 
 INVALID_ANSWER = "The server sent an invalid response"
 LOST_ANSWER = "Upstream connection lost"

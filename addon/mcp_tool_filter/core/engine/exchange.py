@@ -47,15 +47,8 @@ from mcp_tool_filter.core.engine.wire import (
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.asked import Answered, HttpExchange, Passed
 from mcp_tool_filter.core.http.asker import Page, page_of
-from mcp_tool_filter.core.http.bodies import (
-    is_event_stream,
-)
-from mcp_tool_filter.core.http.head import (
-    AnswerNotes,
-    Fields,
-    describes_body,
-    text_of,
-)
+from mcp_tool_filter.core.http.bodies import is_event_stream
+from mcp_tool_filter.core.http.head import AnswerNotes, Fields, describes_body, text_of
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.messages.messages import (
     INTERNAL_ERROR,

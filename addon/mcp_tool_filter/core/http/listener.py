@@ -57,12 +57,7 @@ from mcp_tool_filter.core.http.bodies import (
     refuse_partial,
 )
 from mcp_tool_filter.core.http.event_stream import EventStream
-from mcp_tool_filter.core.http.head import (
-    WITHOUT_BODY,
-    Head,
-    headers_after,
-    problem_in_body,
-)
+from mcp_tool_filter.core.http.head import WITHOUT_BODY, Head, headers_after, problem_in_body
 from mcp_tool_filter.core.http.places import ALONE, KnownPaths, PathMap
 from mcp_tool_filter.core.http.urls import UpstreamNames, is_server_card, kept_with_us
 from mcp_tool_filter.core.messages.limits import OverLimit, Transport

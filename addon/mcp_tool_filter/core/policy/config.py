@@ -18,11 +18,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.core.errors import (
-    EmptyList,
-    InvalidOption,
-    StartError,
-)
+from mcp_tool_filter.core.errors import EmptyList, InvalidOption, StartError
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.policy.choice import EVERYTHING, READ_ONLY, Choice
 from mcp_tool_filter.core.policy.patterns import OF_CATALOG, Pattern

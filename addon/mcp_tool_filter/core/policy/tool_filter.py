@@ -34,13 +34,7 @@ from mcp_tool_filter.core.messages.tools import (
     request_within,
     shows_tool,
 )
-from mcp_tool_filter.core.policy.snapshot import (
-    Snapshot,
-    Standing,
-    drift_of,
-    listed_twice,
-    shown,
-)
+from mcp_tool_filter.core.policy.snapshot import Snapshot, Standing, drift_of, listed_twice, shown
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 
 if TYPE_CHECKING:

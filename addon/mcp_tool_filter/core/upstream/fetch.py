@@ -56,12 +56,7 @@ from mcp_tool_filter.core.upstream.replies import (
     plain,
 )
 from mcp_tool_filter.core.upstream.search import FindTransport, Found, Search
-from mcp_tool_filter.core.upstream.target import (
-    Target,
-    has_authorization,
-    login_to,
-    open_client,
-)
+from mcp_tool_filter.core.upstream.target import Target, has_authorization, login_to, open_client
 
 MAX_PAGES: Final = 1000
 MAX_TOTAL: Final = 8

@@ -24,12 +24,7 @@ from mcp_tool_filter.core.messages.limits import (
     stateless_for_both,
 )
 from mcp_tool_filter.core.sockets.connect import ConnectionLost
-from mcp_tool_filter.core.upstream.clients import (
-    LegacyClient,
-    McpClient,
-    Poster,
-    StreamableClient,
-)
+from mcp_tool_filter.core.upstream.clients import LegacyClient, McpClient, Poster, StreamableClient
 from mcp_tool_filter.core.upstream.replies import (
     HEADER_MISMATCH,
     UNSUPPORTED_REVISION,
