@@ -428,7 +428,7 @@ def _unwrap_one(listed: ListedServer, typed: Given) -> int:
     return _save_all(listed, change, typed)
 
 
-def _save_all(listed: ListedServer, change: one_entry.Change, typed: Given) -> int:
+def _save_all(listed: ListedServer, change: one_entry.ClientChange, typed: Given) -> int:
     """Show a change of all entries of a file, and save it. The sections are there first."""
     before, after = change.servers.text, change.sections
     edits = [

@@ -22,7 +22,7 @@ START = ("serve", "--stdio")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ClientChange:
     """What a client's file and the servers' file shall say."""
 
     client: ClientFile
@@ -48,7 +48,7 @@ def with_one(
     text: str,
     move: Callable[[str, ServerEntry, str], str],
     more: Sequence[str],
-) -> tuple[Change, bool]:
+) -> tuple[ClientChange, bool]:
     """Move all that can be moved; tell whether that is all of them.
 
     ``found`` are the entries without the filter; ``text`` is what the servers' file says; ``move``
@@ -68,7 +68,7 @@ def with_one(
     free = NAME if NAME not in kept else f"{NAME}-2"
     model = next((found[one] for one in moved if not entries.url_of(found[one])), found[moved[0]])
     entry = moving.entry_for(_plain(model), [*words, *more])
-    change = Change(client, client.with_servers(kept | {free: entry}), servers, text)
+    change = ClientChange(client, client.with_servers(kept | {free: entry}), servers, text)
     return change, len(moved) == len(found)
 
 
@@ -77,7 +77,7 @@ def _plain(entry: ServerEntry) -> ServerEntry:
     return {key: one for key, one in entry.items() if key in ("type", "command", "args", "url")}
 
 
-def without_one(client: ClientFile, name: str, servers: ServersFile, origin: str) -> Change:
+def without_one(client: ClientFile, name: str, servers: ServersFile, origin: str) -> ClientChange:
     """Bring all entries back. Raises StartError."""
     text = servers.text
     restored: dict[str, ServerEntry] = {}
@@ -96,4 +96,4 @@ def without_one(client: ClientFile, name: str, servers: ServersFile, origin: str
         before = replace(client, text=backup.read_text("utf-8"))
         if before.servers() == kept | restored:
             new = before.text
-    return Change(client, new, servers, text)
+    return ClientChange(client, new, servers, text)

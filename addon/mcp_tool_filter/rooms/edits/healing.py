@@ -71,14 +71,14 @@ CLIENTS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ClientProblem:
     tool: str
     what: str
     edit: str
     """As it belongs into the config file."""
 
 
-def problems_for(client: str, server: str, tools: Iterable[Definition]) -> Iterator[Problem]:
+def problems_for(client: str, server: str, tools: Iterable[Definition]) -> Iterator[ClientProblem]:
     """Yield what a client does not accept of these tools of a server."""
     limits = CLIENTS.get(client)
     listed = [one for one in tools if one.name is not None]
@@ -100,7 +100,7 @@ def problems_for(client: str, server: str, tools: Iterable[Definition]) -> Itera
         if what:
             table = f"[servers.{_key(server)}.tools.{_key(one.name)}]"
             said = f"{limits.called} {' and '.join(what)}"
-            yield Problem(one.name, said, "\n".join([table, *settings]))
+            yield ClientProblem(one.name, said, "\n".join([table, *settings]))
 
 
 def _key(name: str) -> str:

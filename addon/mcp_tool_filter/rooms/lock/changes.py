@@ -312,7 +312,7 @@ class ToolChange(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class LockChanges:
     old: Lock
     new: Lock
     tools: tuple[ToolChange, ...]
@@ -338,7 +338,7 @@ class Changes:
         return bool(self.tools) or self.has_other_instructions or self.is_other_server
 
 
-def compare(old: Lock, new: Lock) -> Changes:
+def compare(old: Lock, new: Lock) -> LockChanges:
     """Return what differs in a new lock."""
     gone, fresh = old.tools.keys() - new.tools.keys(), new.tools.keys() - old.tools.keys()
     renamed = _renamed(old.tools, new.tools, gone, fresh)
@@ -364,7 +364,7 @@ def compare(old: Lock, new: Lock) -> Changes:
         *(change(ChangeKind.CHANGED, one, one) for one, was in old.tools.items()
           if one in new.tools and new.tools[one] != was),
     ]  # fmt: skip
-    return Changes(
+    return LockChanges(
         old=old,
         new=new,
         tools=tuple(sorted(tools, key=lambda one: (one.name, one.kind))),

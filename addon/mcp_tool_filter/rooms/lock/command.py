@@ -30,8 +30,8 @@ from mcp_tool_filter.rooms.lock.changes import (
     KINDS,
     Absent,
     ChangeKind,
-    Changes,
     Introduced,
+    LockChanges,
     ToolChange,
     compare,
     members_changed,
@@ -185,7 +185,7 @@ def _check(typed: Given, path: str) -> int:
     return int(changes.differs)
 
 
-def _print(changes: Changes) -> None:
+def _print(changes: LockChanges) -> None:
     render = coloured if has_colour(sys.stdout) else plain
     for line in lines_of(changes):
         print(render(line))
@@ -218,7 +218,7 @@ def _save(path: str, text: str) -> None:
         raise StartError(f"Cannot write the findings: {path}", why=why) from None
 
 
-def _as_json(changes: Changes) -> Json:
+def _as_json(changes: LockChanges) -> Json:
     """Return what differs. This format is stable: members may be added, none changes."""
     old, new = changes.old, changes.new
     introduces = _listed(changes.in_instructions)
@@ -267,7 +267,7 @@ _RULES: Final = {
 }
 
 
-def _sarif(changes: Changes, path: str, raw: bytes) -> Json:
+def _sarif(changes: LockChanges, path: str, raw: bytes) -> Json:
     where = _Places(path, raw)
     results: list[Json] = [where.result(*one) for one in _findings(changes)]
     rules: list[Json] = [
@@ -281,7 +281,7 @@ def _sarif(changes: Changes, path: str, raw: bytes) -> Json:
     }
 
 
-def _findings(changes: Changes) -> Iterator[tuple[str, str, str]]:
+def _findings(changes: LockChanges) -> Iterator[tuple[str, str, str]]:
     """Yield the rule, the tool's approved name, and the text of each finding."""
     if changes.is_other_server:
         yield "server-changed", "", f"The server is {_name_of(changes.new) or 'nameless'} now"

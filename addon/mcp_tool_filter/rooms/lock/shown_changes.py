@@ -35,8 +35,8 @@ from mcp_tool_filter.rooms.lock.changes import (
     ABSENT,
     Absent,
     ChangeKind,
-    Changes,
     Introduced,
+    LockChanges,
     ToolChange,
     members_changed,
     visible,
@@ -75,7 +75,7 @@ class Line(NamedTuple):
     """True if pieces that are gone or fresh are within one text, and so must be marked in it."""
 
 
-def lines_of(changes: Changes) -> Iterator[Line]:
+def lines_of(changes: LockChanges) -> Iterator[Line]:
     """Yield everything that differs."""
     old, new = changes.old, changes.new
     if changes.is_other_server or changes.has_other_version:
@@ -88,7 +88,7 @@ def lines_of(changes: Changes) -> Iterator[Line]:
         yield from lines_of_tool(tool)
 
 
-def lines_of_instructions(changes: Changes) -> Iterator[Line]:
+def lines_of_instructions(changes: LockChanges) -> Iterator[Line]:
     """Yield what differs in the instructions of the server."""
     if changes.has_other_instructions:
         yield _line(0, Piece("changed: the instructions of the server", HEAD))
