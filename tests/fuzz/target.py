@@ -23,11 +23,14 @@ def run(raw: bytes) -> None:
     """Push the bytes through the door they choose. Raises Violation for a broken promise."""
     if len(raw) < 2:
         return
-    for from_upstream._LEAST, scan._LARGE, long_values._LONG, large._LONGEST_REST in _LEAST:
-        LISTENER.sessions = Sessions()
-        _forget_lists()
-        LISTENER.legacy = LegacyEndpoints()
-        DOORS[raw[0] % len(DOORS)](raw[1], raw[2:])
+    try:
+        for from_upstream._LEAST, scan._LARGE, long_values._LONG, large._LONGEST_REST in _LEAST:
+            LISTENER.sessions = Sessions()
+            _forget_lists()
+            LISTENER.legacy = LegacyEndpoints()
+            DOORS[raw[0] % len(DOORS)](raw[1], raw[2:])
+    finally:  # other tests of this process count on them
+        from_upstream._LEAST, scan._LARGE, long_values._LONG, large._LONGEST_REST = _USUAL
 
 
 def _forget_lists() -> None:
@@ -40,6 +43,7 @@ def _forget_lists() -> None:
 
 _START = LISTENER.policy.kinds.start._listed
 """Kept: the same list is known again as long as it is in use."""
+_USUAL = from_upstream._LEAST, scan._LARGE, long_values._LONG, large._LONGEST_REST
 _LEAST = (
     (0, scan._LARGE, long_values._LONG, large._LONGEST_REST),
     (from_upstream._LEAST, 0, 0, large._LONGEST_REST),
