@@ -194,7 +194,7 @@ def test_on_a_terminal_a_page_has_colours_and_a_pager(
 
 def test_help_without_a_topic_lists_the_topics(typed: Typed) -> None:
     listed = typed("help").out.splitlines()[1:]
-    assert listed == [f"  {topic:<12}{about}" for topic, about in TOPICS.items()]
+    assert listed == [f"  {topic:<16}{about}" for topic, about in TOPICS.items()]
 
 
 def test_the_path_is_one_line_for_use_in_another_command(typed: Typed) -> None:

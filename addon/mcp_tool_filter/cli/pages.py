@@ -44,7 +44,7 @@ def print_page(typed: Given) -> int:
     """Print a page that explains more than ``--help``, or list the topics."""
     if WORDS not in typed:
         print("Read a page with: mcp-tool-filter help TOPIC. The topics are:")
-        print("\n".join(f"  {topic:<12}{about}" for topic, about in TOPICS.items()))
+        print("\n".join(f"  {topic:<16}{about}" for topic, about in TOPICS.items()))
         return 0
     [topic] = typed[WORDS]
     name = "CHANGELOG" if topic == "changelog" else topic
