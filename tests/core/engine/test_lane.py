@@ -20,6 +20,7 @@ from mcp_tool_filter.core.engine import lane as lane_module
 from mcp_tool_filter.core.engine.lane import Lane, is_plain_result, may_take, plain_call
 from mcp_tool_filter.core.engine.service import Service
 from mcp_tool_filter.core.http.listener import Listener
+from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.process.statistics import Statistics
 from tests.attacks.hostile_requests import ATTACKS
 from tests.core.engine.table import Client, Table
@@ -438,6 +439,10 @@ HARMLESS = {
     "cors logins",
     PolicyInForce: "config fetched observe note_plain propagate clock links answer_upstream "
     "tell_hidden rules_at_work keeps_requests reads_in_steps held kinds judged _whole",
+    Config: "choice of_catalog catalog strict shadow judges_new_tools endpoint upstream_headers "
+    "uses_login login_through shows_secrets connection_timeout tool_list_timeout limits "
+    "allowed_hosts hosts only_mcp fail_fast drain max_clients rules edits edit_tables editor lock "
+    "audit metrics otel dashboard takes_news",
 }
 
 
@@ -447,7 +452,13 @@ def test_a_new_hook_is_known_to_the_lane(kind: Any) -> None:
     assert {one.name for one in dataclasses.fields(kind)} == set(HARMLESS[kind].split())
 
 
+def _set_config(table: Table, **settings: Any) -> None:
+    policy = table.listener.policy
+    policy.config = dataclasses.replace(policy.config, **settings)
+
+
 CLOSED: dict[str, Callable[[Table], object]] = {
+    "editor": lambda table: _set_config(table, editor=object()),
     "observer": lambda table: setattr(table.listener.policy, "note_plain", None),
     "link": lambda table: setattr(table.listener.policy, "links", (object(),)),
     "trace": lambda table: setattr(table.listener.policy, "propagate", object()),

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from tests.mcp_upstream import tool
+from tests.raw_client import MCP_HEADERS, post, raw_client
+from tests.raw_upstream import RawRequest
 from tests.shapes import Options, Server, call, message, not_found, shape
 
 EDITS = """
@@ -68,3 +70,33 @@ async def test_only_a_vouched_hint_opens_a_tool(tmp_path: Path) -> None:
     options: dict[str, Any] = {"read-only": True, "edits": str(tmp_path / "edits.toml")}
     async with shape("relay", Server(TOOLS), tmp_path, options) as talk:
         assert await talk.names() == ["create_issue"]
+
+
+class InSession(Server):
+    async def posted(self, request: RawRequest) -> bytes:
+        said = await super().posted(request)
+        opens = b'"initialize"' in request.body
+        return said.replace(b"\r\n", b"\r\nMcp-Session-Id: s\r\n", 1) if opens else said
+
+
+async def test_calls_on_one_connection_are_edited_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head that was seen before may let a call take a short way."""
+    monkeypatch.setenv("TEAM", "t")
+    (tmp_path / "edits.toml").write_text(EDITS)
+    server = InSession(TOOLS)
+    edits = str(tmp_path / "edits.toml")
+    options: dict[str, Any] = {"deny": "^delete_", "edits": edits, "log-format": "none"}
+    async with shape("launcher", server, tmp_path, options) as talk:
+        head = MCP_HEADERS + b"Mcp-Session-Id: s\r\nMCP-Protocol-Version: 2025-03-26\r\n"
+        async with raw_client(talk.port) as client:
+            for number in range(4):
+                text = json.dumps(call("new_issue", number)).encode()
+                got = await client.ask(post(text, path="/mcp", headers=head))
+                assert json.loads(got.body)["result"]["content"][0]["text"] == "create_issue"
+                text = json.dumps(call("create_issue", number)).encode()
+                got = await client.ask(post(text, path="/mcp", headers=head))
+                assert json.loads(got.body) == not_found("create_issue", number)
+    sent = [json.loads(one)["params"] for one in server.heard if b"tools/call" in one]
+    assert [one["arguments"] for one in sent] == [{"teamId": "t"}] * 4

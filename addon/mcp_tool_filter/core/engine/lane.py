@@ -154,7 +154,8 @@ def may_take(service: Service) -> bool:
     return (
         service.has_lane and policy.note_plain is not None
         and not policy.links and policy.propagate is None and not policy.keeps_requests
-        and not config.shadow and config.catalog is None and not config.only_mcp
+        and not config.shadow and config.catalog is None and config.editor is None
+        and not config.only_mcp
         and config.limits.depth >= _FEWEST_LEVELS and config.limits.message >= _MOST
         and not listener.is_forward and not listener.keeps_host and not listener.legacy.endpoints
         and not service.is_ending and not service.learns_logins and service.connect is None
