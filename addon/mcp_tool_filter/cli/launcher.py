@@ -120,8 +120,8 @@ def _run_filter(argv: Sequence[str]) -> int:
     else:
         sources = read_sources(typed, os.environ)
         given = sources.given()
-        if not argv and not {"upstream", "upstream-cmd"} & given.keys():
-            return _show_help("render_first_steps")
+        if argv in ([], ["--json"]) and not {"upstream", "upstream-cmd"} & given.keys():
+            return _show_overview(typed)
         settings = sources.settled(given)
     if how := _way_to_look(given):
         return int(import_module("mcp_tool_filter.cli.commands.look").show_tools(settings, how))
@@ -135,6 +135,14 @@ def _run_filter(argv: Sequence[str]) -> int:
         return int(import_module(f"mcp_tool_filter.{way}").run(settings))
     except KeyboardInterrupt:
         return 0
+
+
+def _show_overview(typed: Given) -> int:
+    try:
+        room = import_module("mcp_tool_filter.rooms.overview.command")
+    except ModuleNotFoundError:  # an installation without it
+        return _show_help("render_first_steps")
+    return int(room.run(typed))
 
 
 def _way_to_look(given: Given) -> str | None:

@@ -435,7 +435,12 @@ def render_line(who: Introduction, snapshot: Snapshot, more: Sequence[str] = ())
 
 
 def estimate_tokens(size: int) -> str:
-    return f"{size // _BYTES_PER_TOKEN:,}"
+    return f"{tokens_in(size):,}"
+
+
+def tokens_in(size: int) -> int:
+    """Estimate the tokens of so many bytes."""
+    return size // _BYTES_PER_TOKEN
 
 
 def _lines(who: Introduction, snapshot: Snapshot, more: Sequence[str]) -> Iterator[str]:

@@ -137,26 +137,39 @@ class How(Enum):
     EXACTLY = "the flags are all that it shall have"
 
 
+type Asked = Mapping[tuple[object, ...], KnownTools | None]
+"""What servers that were asked have said, by the keys of their entries; None if nothing."""
+
+
 def wrap_all(
-    found: Sequence[ListedServer], flags: Sequence[str], typed: Given, how: How = How.ADD
+    found: Sequence[ListedServer],
+    flags: Sequence[str] | Mapping[tuple[object, ...], Sequence[str]],
+    typed: Given,
+    how: How = How.ADD,
+    *,
+    asked: Asked | None = None,
 ) -> int:
     """Put the filter with these flags in front of each; return the exit status.
 
     A server that is filtered keeps its flags and gets these, unless they replace its policy. If
-    there are several, a server that cannot be wrapped stops no other.
+    there are several, a server that cannot be wrapped stops no other. Servers that were ``asked``
+    are not asked again.
     """
-    changes, status, wanted = Changes(typed), 0, parse_flags(flags)
+    changes, status = Changes(typed), 0
+    each = flags if isinstance(flags, Mapping) else {one.key: flags for one in found}
+    wanted = {} if isinstance(flags, Mapping) else parse_flags(flags)
     shared = _share(found, wanted, typed, changes) if typed.get("into") else {}
     for listed in found:
         try:
-            changes.all.append(_wrapping(listed, wanted, typed, shared, changes, how))
+            own = parse_flags(each[listed.key])
+            changes.all.append(_wrapping(listed, own, typed, shared, changes, how))
         except StartError as error:
             if len(found) == 1:
                 raise
             say(f"Warning: {listed.name} stays as it is: {error.one_line}")
             status = 1
     if "pick" not in typed:
-        refused = _say_what_is_hidden(changes, is_named="all" not in typed)
+        refused = _say_what_is_hidden(changes, asked, is_named="all" not in typed)
         changes.all = [one for one in changes.all if one not in refused]
         status = 1 if refused else status
     if how is How.ADD:
@@ -362,16 +375,23 @@ def _naming(file: ServersFile, path: str) -> list[str]:
 
 
 def wrap_as_one(
-    found: Sequence[ListedServer], flags: Sequence[str], typed: Given, how: How = How.ADD
+    found: Sequence[ListedServer],
+    flags: Sequence[str],
+    typed: Given,
+    how: How = How.ADD,
+    *,
+    asked: Asked | None = None,
 ) -> int:
     """Move all entries into a file of servers, and leave one that starts all of them."""
     groups: dict[Path, list[ListedServer]] = {}
     for one in found:
         groups.setdefault(one.place.file, []).append(one)
-    return max(_wrap_file(group, parse_flags(flags), typed, how) for group in groups.values())
+    return max(_wrap_file(one, parse_flags(flags), typed, how, asked) for one in groups.values())
 
 
-def _wrap_file(found: Sequence[ListedServer], wanted: Given, typed: Given, how: How) -> int:
+def _wrap_file(
+    found: Sequence[ListedServer], wanted: Given, typed: Given, how: How, asked: Asked | None
+) -> int:
     group = {one.name: one for one in found if not _starts_all(one)}
     if not group:
         say(f"Nothing to do: {found[0].place.file} starts all servers with one entry")
@@ -408,7 +428,7 @@ def _wrap_file(found: Sequence[ListedServer], wanted: Given, typed: Given, how: 
     change, is_all = one_entry.with_one(
         listed.file, originals, words, servers, changes.text_of(servers), move, process
     )
-    _say_what_is_hidden(changes, is_named=False)
+    _say_what_is_hidden(changes, asked, is_named=False)
     return _save_all(listed, change, typed) or (0 if is_all else 1)
 
 
@@ -511,11 +531,13 @@ def _settings_for(listed: ListedServer, flags: Sequence[str], patience: str = ""
     return settings_of(entries.wrap(listed.original(), flags, ["mcp-tool-filter"]), patience)
 
 
-def settings_of(entry: ServerEntry, patience: str = "") -> Settings:
+def settings_of(entry: ServerEntry, patience: str = "", *, is_bare: bool = False) -> Settings:
     """Return the settings with which an entry starts the filter. Raises StartError.
 
-    ``patience`` is for how long to wait for it, in milliseconds, unless a flag says so.
+    ``patience`` is for how long to wait for it, in milliseconds, unless a flag says so; with
+    ``is_bare``, the default config file does not count.
     """
+    home = {} if is_bare else _home()
     words, variables = entries.start_of(entry)
     given = parse_flags([entries.expanded(word, os.environ) for word in words])
     if patience:
@@ -524,12 +546,18 @@ def settings_of(entry: ServerEntry, patience: str = "") -> Settings:
     if "server" in given:
         return chosen(given, {**os.environ, **values})
     if COMMAND not in given:
-        return settle(gather(given, _home() | variables))  # the filter expands its headers itself
+        return settle(gather(given, home | variables))  # the filter expands its headers itself
     if values:
         given["env"] = [f"{name}={value}" for name, value in values.items()]
     if isinstance(folder := entry.get("cwd"), str):
         given["cwd"] = [folder]
-    return settle(gather(given, _home()))
+    return settle(gather(given, home))
+
+
+def bare_settings_of(listed: ListedServer) -> Settings:
+    """Return the settings for a server as its client starts it: nothing is filtered. Raises
+    StartError."""
+    return settings_of(entries.wrap(listed.entry, [], ["mcp-tool-filter"]), is_bare=True)
 
 
 def _home() -> dict[str, str]:
@@ -538,7 +566,7 @@ def _home() -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
-def _say_what_is_hidden(changes: Changes, *, is_named: bool) -> list[Change]:
+def _say_what_is_hidden(changes: Changes, asked: Asked | None, *, is_named: bool) -> list[Change]:
     """Ask the servers once: a pattern that hides nothing, or everything, is seldom meant. Return
     the changes with which the filter would not start.
 
@@ -553,7 +581,8 @@ def _say_what_is_hidden(changes: Changes, *, is_named: bool) -> list[Change]:
             to_ask.append(one)
     refused: list[Change] = []
     counted: list[KnownTools] = []
-    for one, known in zip(to_ask, _ask_all(to_ask, changes), strict=True):
+    sections = set()
+    for one, known in zip(to_ask, _ask_all(to_ask, changes, asked), strict=True):
         name = one.listed.name
         if isinstance(known, StartError):
             say(f"{name} was not asked for its tools, or did not answer: {known.why}")
@@ -571,6 +600,10 @@ def _say_what_is_hidden(changes: Changes, *, is_named: bool) -> list[Change]:
             continue
         if one.shows:
             one.shows = _shown_now(one.listed, known)
+        if one.section and (one.section.file.path, one.section.name) in sections:
+            continue  # another client starts the same
+        if one.section:
+            sections.add((one.section.file.path, one.section.name))
         _say_of(known, "" if is_named else f"{name}: ")
         counted.append(known)
     if not is_named and counted:
@@ -592,7 +625,9 @@ def _in_all(counted: Sequence[KnownTools]) -> str:
     return f"{servers}: {before} in every conversation; with the filter {after}"
 
 
-def _ask_all(found: Sequence[Change], changes: Changes) -> list[KnownTools | StartError]:
+def _ask_all(
+    found: Sequence[Change], changes: Changes, known: Asked | None
+) -> list[KnownTools | StartError]:
     """Ask the servers as they would be filtered, side by side."""
     from mcp_tool_filter.cli.commands.look import ask, ask_now  # unwrap need not wait for it
 
@@ -602,6 +637,16 @@ def _ask_all(found: Sequence[Change], changes: Changes) -> list[KnownTools | Sta
             return settings_in(replace(one.section, text=text))
         flags = entries.flags_of(one.entry)
         return _settings_for(one.listed, flags, _PATIENCE)
+
+    def judged(one: Change) -> KnownTools | StartError:
+        before = known.get(one.key) if known else None
+        try:
+            return before.by(settings(one).config()) if before else _SILENT
+        except StartError as error:
+            return error
+
+    if known is not None:
+        return list(map(judged, found))
 
     async def asked(one: Change) -> KnownTools | StartError:
         async with gate:
@@ -624,6 +669,7 @@ def _ask_all(found: Sequence[Change], changes: Changes) -> list[KnownTools | Sta
 
 
 _AT_ONCE = 16  # servers that are asked at the same time
+_SILENT = StartError("It did not answer", why="it has not answered before")
 
 
 def _shown_now(listed: ListedServer, known: KnownTools) -> tuple[str, ...]:
@@ -666,26 +712,31 @@ def settings_in(section: Moved) -> Settings:
 
 
 def _picked_flags(listed: ListedServer, typed: Given) -> list[str]:
-    """Let the user pick tools, those that are hidden now marked; return the flags, or nothing.
-
-    A pattern that is there stays: it may be meant for tools that come later.
-    """
+    """Let the user pick tools, those that are hidden now marked; return the flags, or nothing."""
     from mcp_tool_filter.cli.commands.look import ask_now, choose
-    from mcp_tool_filter.cli.switching import hinted_in, switched
-    from mcp_tool_filter.core.policy.choice import NOT_ALLOWED
 
     given = policy_of(listed)
     before = [word for name, values in given.items() for word in typed_as(name, values)]
-    settings = _settings_for(listed, before)
-    known = ask_now(settings)
+    known = ask_now(_settings_for(listed, before))
     if (hidden := choose(known.tools)) is None:
         return []
-    names, choice = [one.name for one in known.tools], settings.config().choice
+    return [*flags_hiding(listed, known, hidden), *_typed_flags(typed)]
+
+
+def flags_hiding(listed: ListedServer, known: KnownTools, hidden: Sequence[str]) -> list[str]:
+    """Return the flags of a server that shall hide exactly these tools. Raises StartError.
+
+    A pattern that is there stays: it may be meant for tools that come later.
+    """
+    from mcp_tool_filter.cli.switching import hinted_in, switched
+    from mcp_tool_filter.core.policy.choice import NOT_ALLOWED
+
+    names = [one.name for one in known.tools]
     not_allowed = [name for name, by in known.snapshot.denied.items() if by is NOT_ALLOWED]
     is_narrow = bool(not_allowed) and all(name in hidden for name in not_allowed)
     covered = not_allowed if is_narrow else []  # else allow goes
     changed = switched(
-        choice,
+        known.config.choice,
         names,
         hide=[name for name in hidden if name not in covered],
         show=[name for name in names if name not in hidden],
@@ -696,9 +747,9 @@ def _picked_flags(listed: ListedServer, typed: Given) -> list[str]:
     patterns += [("except", text) for text in changed.exceptions]
     flags = [word for name, text in patterns for word in (f"--{name.replace('_', '-')}", text)]
     gone = ("deny", "deny-glob", "except", *(() if is_narrow else ("allow",)))
-    for name, values in given.items():
+    for name, values in policy_of(listed).items():
         flags += typed_as(name, values) if name not in gone else []
-    return [*flags, *_typed_flags(typed)]
+    return flags
 
 
 def _refuse_no_policy(typed: Given, found: Sequence[ListedServer]) -> None:

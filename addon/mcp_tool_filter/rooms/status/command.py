@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -39,9 +40,10 @@ from mcp_tool_filter.core.errors import ListsAfterLogin, LockError, StartError, 
 from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.core.policy.choice import Choice
 from mcp_tool_filter.core.policy.snapshot import shown
+from mcp_tool_filter.core.process.sentences import tokens_in
 from mcp_tool_filter.core.process.statistics import JsonObject
 from mcp_tool_filter.core.upstream.target import login_to
-from mcp_tool_filter.rooms.clients.command import settings_of
+from mcp_tool_filter.rooms.clients.command import bare_settings_of, settings_of
 from mcp_tool_filter.rooms.clients.entries import is_filtered, start_of
 from mcp_tool_filter.rooms.clients.listed import ListedServer, find_servers
 from mcp_tool_filter.rooms.clients.moving import server_named_in
@@ -55,7 +57,7 @@ _IN_PROJECT = "it is in a project's file"
 
 
 @dataclass(slots=True)
-class _Row:
+class Row:
     """A server as one file lists it, and what we find out about it."""
 
     name: str
@@ -66,6 +68,7 @@ class _Row:
     shared_by: tuple[object, ...] = ()
     """The file and the name of the section that it is from, and what else decides: such rows share
     one answer."""
+    clients: list[str] = field(default_factory=list)
     target: str = "?"
     settings: Settings | None = None
     is_reached: bool | None = None
@@ -74,6 +77,35 @@ class _Row:
     login: str | None = None
     running: list[JsonObject] = field(default_factory=list)
     """What running filters say about this server, each with its process."""
+
+    @property
+    def is_asked(self) -> bool:
+        """True once it has answered, or has had its time, or is not to be asked."""
+        return self.find_settings is None or bool(self.known or self.problem)
+
+    @property
+    def tokens(self) -> int | None:
+        """What its tools take of every conversation."""
+        return sum(tokens_in(one.size) for one in self.known.exposed) if self.known else None
+
+    @property
+    def read_only(self) -> tuple[int, int]:
+        """How many tools it has that change nothing, and their tokens."""
+        found = self.known.exposed if self.known else []
+        left = [tool for tool in found if "read-only" in tool.mark.split(", ")]
+        return len(left), sum(tokens_in(tool.size) for tool in left)
+
+    @property
+    def hints(self) -> dict[str, int]:
+        """How many of its tools say what of themselves."""
+        found = self.known.exposed if self.known else []
+        said = Counter(one for tool in found if tool.mark for one in tool.mark.split(", "))
+        return dict(said.most_common())
+
+    @property
+    def says(self) -> str:
+        said = ", ".join(f"{number} {hint}" for hint, number in self.hints.items())
+        return said or ("says nothing about its tools" if self.known and self.known.tools else "")
 
     @property
     def targets(self) -> set[str]:
@@ -87,15 +119,15 @@ def run(typed: Given) -> int:
         asyncio.run(_serve_page(browser="no-browser" not in typed))
         return 0
     sources = read_sources(typed, os.environ)
-    filtered = [_row_of(listed) for listed in find_servers() if is_filtered(listed.entry)]
-    rows = [*_rows_of_file(sources), *filtered]
+    filtered = [row_of(listed) for listed in find_servers() if is_filtered(listed.entry)]
+    rows = [*rows_of_file(sources), *filtered]
     patience = typed.get("timeout", [_PATIENCE])[-1]
     parse_number("timeout", patience, least=1)
     with progress(f"Asking {count(len(rows), 'server')} …"):
-        asyncio.run(_ask_all(rows, patience))
+        asyncio.run(ask_all(rows, patience))
     rows += _join_running(rows, running_filters())
     dead = _dead_patterns(rows, sources)
-    found = [_as_json(row, dead(row)) for row in rows]
+    found = [as_json(row, dead(row)) for row in rows]
     if "json" in typed:
         print(json.dumps(found, indent=2))
     elif found:
@@ -108,11 +140,11 @@ def run(typed: Given) -> int:
 # Who is there
 
 
-def _rows_of_file(sources: Sources) -> Iterator[_Row]:
+def rows_of_file(sources: Sources) -> Iterator[Row]:
     if (file := sources.file) is None:
         return
     for name, section in file.servers.items():
-        row = _Row(name, os.path.basename(file.path), file.path)
+        row = Row(name, os.path.basename(file.path), file.path)
         row.find_settings = partial(sources.of_server, name, is_stdio=True)
         row.shared_by = os.path.realpath(file.path), name
         url, command = section.get("upstream"), section.get(COMMAND, [])
@@ -120,17 +152,20 @@ def _rows_of_file(sources: Sources) -> Iterator[_Row]:
         yield row
 
 
-def _row_of(listed: ListedServer) -> _Row:
+def row_of(listed: ListedServer) -> Row:
     place = listed.file.place
-    row = _Row(listed.name, f"{place.client} ({place.scope})", str(place.file))
-    row.target = listed.target
+    row = Row(listed.name, f"{place.client} ({place.scope})", str(place.file))
+    row.clients, row.target = [place.client], listed.target
     if place.scope == "project":
         row.problem = f"Not asked: {_IN_PROJECT}"
         return row
     if file_of(listed.entry, "-") is not None:
         row.problem = "It starts all servers of its file, which are listed on their own"
         return row
-    row.find_settings = lambda: settings_of(listed.entry)
+    if is_filtered(listed.entry):
+        row.find_settings = lambda: settings_of(listed.entry)
+    else:
+        row.find_settings = lambda: bare_settings_of(listed)
     if named := server_named_in(listed.entry):
         name, path = named
         words, variables = start_of(listed.entry)
@@ -143,21 +178,30 @@ def _row_of(listed: ListedServer) -> _Row:
 # What they say
 
 
-async def _ask_all(rows: Sequence[_Row], patience: str) -> None:
+async def ask_all(
+    rows: Sequence[Row], patience: str, tell: Callable[[], object] = lambda: None
+) -> None:
+    """Ask the servers side by side; ``tell`` is called after each answer."""
     gate = asyncio.Semaphore(_AT_ONCE)
-    first: dict[object, _Row] = {}
+    first: dict[object, Row] = {}
     for row in rows:
         first.setdefault(row.shared_by or id(row), row)
-    await asyncio.gather(*(_ask(row, patience, gate) for row in first.values()))
-    for row in rows:
-        for name in _ANSWER:
-            setattr(row, name, getattr(first[row.shared_by or id(row)], name))
+
+    async def ask_one(key: object, row: Row) -> None:
+        await _ask(row, patience, gate)
+        for one in rows:
+            if (one.shared_by or id(one)) == key:
+                for name in _ANSWER:
+                    setattr(one, name, getattr(row, name))
+        tell()
+
+    await asyncio.gather(*(ask_one(*one) for one in first.items()))
 
 
 _ANSWER = ("target", "settings", "is_reached", "problem", "known", "login")
 
 
-async def _ask(row: _Row, patience: str, gate: asyncio.Semaphore) -> None:
+async def _ask(row: Row, patience: str, gate: asyncio.Semaphore) -> None:
     """Ask a server for its tools, and note the result in its row."""
     if row.find_settings is None:
         return
@@ -186,7 +230,7 @@ async def _ask(row: _Row, patience: str, gate: asyncio.Semaphore) -> None:
 _TIMEOUTS = ("connection_timeout", "tool_list_timeout")
 
 
-def _dead_patterns(rows: Sequence[_Row], sources: Sources) -> Callable[[_Row], list[str]]:
+def _dead_patterns(rows: Sequence[Row], sources: Sources) -> Callable[[Row], list[str]]:
     """Return what tells the patterns of a row that match nothing.
 
     A pattern for all servers of the file counts only if it matches nowhere.
@@ -215,19 +259,19 @@ def _patterns(settings: Settings | None) -> set[str]:
     return {one.text for one in (*choice.deny, *(choice.allow or ()), *choice.exceptions)}
 
 
-def _unmatched(row: _Row) -> list[str]:
+def _unmatched(row: Row) -> list[str]:
     return [pattern.text for pattern in row.known.snapshot.unmatched] if row.known else []
 
 
 # What runs
 
 
-def _join_running(rows: Sequence[_Row], filters: Iterable[JsonObject]) -> list[_Row]:
+def _join_running(rows: Sequence[Row], filters: Iterable[JsonObject]) -> list[Row]:
     """Note in each row what running filters say about it; return rows for the others."""
     others = []
     for filter in filters:
         if "problem" in filter:
-            row = _Row(f"pid {filter['pid']}", "running", "", problem=str(filter["problem"]))
+            row = Row(f"pid {filter['pid']}", "running", "", problem=str(filter["problem"]))
             others.append(row)
             continue
         process = {key: filter.get(key) for key in ("pid", "started", "dashboard", "audit_log")}
@@ -239,7 +283,7 @@ def _join_running(rows: Sequence[_Row], filters: Iterable[JsonObject]) -> list[_
             if not fitting:
                 name = str(server.get("name") or server.get("server") or "unnamed")
                 target = str(server.get("target") or "?")
-                row = _Row(name, "running", "", target=target, running=[said])
+                row = Row(name, "running", "", target=target, running=[said])
                 others.append(row)
     return others
 
@@ -247,7 +291,7 @@ def _join_running(rows: Sequence[_Row], filters: Iterable[JsonObject]) -> list[_
 _OF_ROW = ("name", "target", "exposed_tools", "hidden_tools")
 
 
-def _is_about(server: JsonObject, row: _Row) -> bool:
+def _is_about(server: JsonObject, row: Row) -> bool:
     name = server.get("name")
     own = row.shared_by[1] if row.shared_by else None
     return server.get("target") in row.targets and (name is None or own is None or name == own)
@@ -256,8 +300,11 @@ def _is_about(server: JsonObject, row: _Row) -> bool:
 # How it is shown
 
 
-def _as_json(row: _Row, dead: list[str]) -> JsonObject:
-    """Return a row as JSON. This format is stable: members may be added, none changes."""
+def as_json(row: Row, dead: list[str], clients: Sequence[str] = ()) -> JsonObject:
+    """Return a row as JSON; ``clients`` are those that list it.
+
+    This format is stable: members may be added, none changes.
+    """
     said = next((one for one in row.running if one.get("exposed") is not None), {})
     exposed, hidden = said.get("exposed"), said.get("hidden")
     waiting = next((int(one.get("waiting") or 0) for one in row.running), 0)
@@ -285,6 +332,10 @@ def _as_json(row: _Row, dead: list[str]) -> JsonObject:
         "login": row.login,
         "shadow": is_shadow,
         "running": row.running,
+        "clients": list(clients) or row.clients,
+        "tools": exposed,
+        "tokens": row.tokens,
+        "hints": row.hints,
     }
 
 
