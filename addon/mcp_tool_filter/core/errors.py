@@ -64,6 +64,14 @@ class BlankPattern(InvalidPattern):
         StartError.__init__(self, what, why=why)
 
 
+class SpaceAfterComma(InvalidPattern):
+    """A list of patterns as people write lists, but the white space is part of a pattern."""
+
+    def __init__(self, value: str, meant: str, option: str) -> None:
+        what = f'A pattern in {option} list begins with a space: "{value}"'
+        StartError.__init__(self, what, why=f'No tool name has one. Write "{meant}"')
+
+
 class EmptyList(StartError):
     """Deny or allow was set to nothing: probably a slip that would disable the filter."""
 

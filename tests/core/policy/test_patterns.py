@@ -23,11 +23,21 @@ from tests.rows import each_row
     ("(a,b),(?:c,(d,e)),f", ["(a,b)", "(?:c,(d,e))", "f"]),
     (r"a\,b,c", [r"a\,b", "c"]), (r"a\\,b", [r"a\\", "b"]), (r"\(,\[,\{", [r"\(", r"\[", r"\{"]),
     ("a),b", ["a)", "b"]), ("a{,b", ["a{", "b"]),
-    (" a , b ", [" a ", " b "]),  # white space is as typed
+    (" a ,b ", [" a ", "b "]),  # white space is as typed
     ("a\nb,c", ["a\nb", "c"]),
 ])  # fmt: skip
 def test_a_comma_separates_except_inside(value: str, patterns: list[str]) -> None:
     assert split_patterns(value) == patterns
+
+
+@pytest.mark.parametrize(("value", "meant"), [
+    ("delete_, create_", "delete_,create_"), ("a,\tb{1,2},  c", "a,b{1,2},c"),
+])  # fmt: skip
+def test_a_space_after_a_comma_is_refused_with_the_corrected_text(value: str, meant: str) -> None:
+    """It is the commonest slip, and would leave open what looks closed."""
+    with pytest.raises(InvalidPattern) as refused:
+        split_patterns(value)
+    assert f'Write "{meant}"' in refused.value.why
 
 
 @pytest.mark.parametrize("value", ["", ",", "a,", ",a", "a,,b"])

@@ -84,6 +84,7 @@ async def _show(given: dict[str, list[str]], stays: bool) -> int:
             before = await _look(upstream.url)
             after = await _look(url, [tool["name"] for tool in before.tools])
             print("\n".join(_lines(settings, before, after, upstream)))
+            print("\nNext: mcp-tool-filter")
             if stays:
                 say(f"\nThe filter listens at {url}, in front of {upstream.url}; Ctrl+C ends both.")
                 signalled = Event()

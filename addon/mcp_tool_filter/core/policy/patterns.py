@@ -35,6 +35,7 @@ from mcp_tool_filter.core.errors import (
     InvalidGlob,
     InvalidPattern,
     NotUtf8,
+    SpaceAfterComma,
     UnsafePattern,
 )
 
@@ -145,8 +146,9 @@ def refuse_other_than_utf8(text: str, option: str) -> None:
 def split_patterns(value: str, *, option: str = "deny") -> list[str]:
     r"""Split a value at its commas, but not within {}, [] or (), nor after a backslash.
 
-    White space stays as typed: ``"a, b"`` is the two patterns ``"a"`` and ``" b"``. Raises
-    InvalidPattern for an empty part, and BlankPattern for one of only white space.
+    White space stays as typed, but ``"a, b"`` is refused: ``" b"`` would match no tool, and leave
+    open what the user thinks is closed. Raises InvalidPattern, also for an empty part, and
+    BlankPattern for one of only white space.
 
     >>> split_patterns(r"^a{1,2}$,[,],(?:b,c),d\,e")
     ['^a{1,2}$', '[,]', '(?:b,c)', 'd\\,e']
@@ -164,6 +166,8 @@ def split_patterns(value: str, *, option: str = "deny") -> list[str]:
     for part in parts:
         if not part.strip():
             raise BlankPattern(part, option=option)
+    if any(part[0].isspace() for part in parts[1:]):
+        raise SpaceAfterComma(value, ",".join([parts[0], *map(str.lstrip, parts[1:])]), option)
     return parts
 
 
