@@ -129,6 +129,18 @@ def test_every_server_is_shown_with_what_is_known_of_it(
         assert f"login: mcp-tool-filter login {behind_login.url}" in err
 
 
+def test_a_pattern_for_all_servers_is_dead_for_doctor_only_if_it_matches_nowhere(
+    home: Path, ran: Typed
+) -> None:
+    one, two = (json.dumps(upstream("--tools", name)) for name in ("read", "drop"))
+    tables = f"[servers.one]\ncommand = {one}\n[servers.two]\ncommand = {two}\n"
+    file = write_config(home, f'deny = ["^drop"]\n{tables}')
+    assert "is for all servers, and matches at others" in ran("doctor", "--server", "one").out
+    file.write_text(f'deny = ["^nowhere"]\n{tables}')
+    said = ran("doctor", "--server", "one", status=1).out
+    assert 'FAIL The pattern "^nowhere" matches no tool' in said
+
+
 @pytest.mark.rest
 def test_a_server_that_hangs_delays_no_other(home: Path, status_of: Status) -> None:
     """They are asked at the same time: one after the other would take longer than we wait."""

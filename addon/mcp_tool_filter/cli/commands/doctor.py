@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -166,7 +166,7 @@ def _upstream(settings: Settings) -> Iterator[Finding]:
     yield Finding(True, works)
     who = known.who
     yield Finding(True, f"It speaks MCP {who.revision} over {who.transport}: {who.server}")
-    yield from _tools(known)
+    yield from _tools(known, _matching_elsewhere(settings, known))
 
 
 def advice_for(reason: str, known: Mapping[str, str] = _ADVICE) -> str:
@@ -179,7 +179,30 @@ def advice_for(reason: str, known: Mapping[str, str] = _ADVICE) -> str:
     return next(found, "")
 
 
-def _tools(known: KnownTools) -> Iterator[Finding]:
+def _matching_elsewhere(settings: Settings, known: KnownTools) -> set[str]:
+    """Return the patterns for all servers of a file that match nothing here, but at another one."""
+    sources, dead = settings.sources, {one.text for one in known.snapshot.unmatched}
+    if not settings.name or sources is None or sources.file is None:
+        return set()
+    names = [name for name in sources.file.servers if name != settings.name]
+    top = sources.file.top
+    shared = [text for key in ("deny", "allow", "except") for text in top.get(key, ())]
+    suspects = {text for text in dead if any(text in value for value in shared)}
+
+    async def alive(name: str) -> set[str]:
+        try:
+            other = await ask(sources.of_server(name, is_stdio=True), is_quiet=True)
+        except StartError:  # nothing is known about its tools
+            return set()
+        return suspects - {one.text for one in other.snapshot.unmatched}
+
+    async def all_alive() -> list[set[str]]:
+        return await asyncio.gather(*map(alive, names))
+
+    return set().union(*asyncio.run(all_alive())) if suspects and names else set()
+
+
+def _tools(known: KnownTools, elsewhere: Collection[str]) -> Iterator[Finding]:
     snapshot = known.snapshot
     exposed, gone = len(snapshot.allowed), len(snapshot.denied)
     saved = estimate_tokens(snapshot.denied_bytes)
@@ -199,6 +222,10 @@ def _tools(known: KnownTools) -> Iterator[Finding]:
     for _, said in counted_items(snapshot.catalog, is_shadow=known.who.is_shadow):
         yield Finding(True, said)
     for pattern in snapshot.unmatched:
+        if pattern.text in elsewhere:
+            text = f'The pattern "{pattern.text}" is for all servers, and matches at others'
+            yield Finding(True, text)
+            continue
         advice = "Is it spelled correctly? mcp-tool-filter --list-tools shows the names"
         yield Finding(False, f'The pattern "{pattern.text}" matches no {pattern.thing}', advice)
     for fault in snapshot.faults:
