@@ -1,0 +1,6 @@
+"""What runs: each filter of this user announces itself, and ``status`` lists them all.
+
+For users who ask "is it filtered, and by what?". ``running`` is a private folder of sockets, one
+for each process. ``announcing`` plugs in as a ``Plug``, ``over_stdio`` for sessions over stdio;
+``command`` is ``mcp-tool-filter status``. A running filter answers only who asks over its socket.
+"""
