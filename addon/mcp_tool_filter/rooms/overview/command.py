@@ -16,7 +16,7 @@ from mcp_tool_filter.cli.flags import Given
 from mcp_tool_filter.cli.settings import default_file
 from mcp_tool_filter.cli.terminal import is_terminal, say
 from mcp_tool_filter.rooms.overview.screen import Screen, read_key, single_keys
-from mcp_tool_filter.rooms.overview.servers import Server, find_all, lines_for
+from mcp_tool_filter.rooms.overview.servers import ListedOnce, find_all, lines_for
 
 if TYPE_CHECKING:
     from mcp_tool_filter.cli.commands.look import KnownTools
@@ -52,7 +52,7 @@ def run(typed: Given) -> int:
 # Asking
 
 
-def _show(servers: Sequence[Server]) -> str:
+def _show(servers: Sequence[ListedOnce]) -> str:
     """Show the servers while they answer; return the key that was pressed."""
     screen = Screen(sys.stdout)
 
@@ -66,7 +66,7 @@ def _show(servers: Sequence[Server]) -> str:
         return asyncio.run(_key(servers, draw))
 
 
-async def _key(servers: Sequence[Server], draw: Callable[..., None]) -> str:
+async def _key(servers: Sequence[ListedOnce], draw: Callable[..., None]) -> str:
     """Draw each answer; return a key as soon as it can be obeyed."""
     loop = asyncio.get_running_loop()
     pressed: asyncio.Future[str] = loop.create_future()
@@ -99,11 +99,11 @@ async def _key(servers: Sequence[Server], draw: Callable[..., None]) -> str:
             await asking
 
 
-def _ask(servers: Sequence[Server]) -> None:
+def _ask(servers: Sequence[ListedOnce]) -> None:
     asyncio.run(_ask_all(servers, lambda: None))
 
 
-async def _ask_all(servers: Sequence[Server], draw: Callable[[], None]) -> None:
+async def _ask_all(servers: Sequence[ListedOnce], draw: Callable[[], None]) -> None:
     """Ask all servers side by side; each answer is drawn at once."""
     await asyncio.sleep(0)
     from mcp_tool_filter.cli.settings import read_sources
@@ -126,7 +126,7 @@ async def _ask_all(servers: Sequence[Server], draw: Callable[[], None]) -> None:
 # What a key does
 
 
-def _protect(flags: Sequence[str], servers: Sequence[Server]) -> int:
+def _protect(flags: Sequence[str], servers: Sequence[ListedOnce]) -> int:
     """Put the filter with these flags in front of all servers, with one policy file."""
     from mcp_tool_filter.rooms.clients.command import wrap_all, wrap_as_one
 
@@ -153,7 +153,7 @@ def _typed() -> Given:
     return {"all": ["true"]} | ({"into": [into]} if into else {})
 
 
-def _pick(servers: Sequence[Server]) -> int:
+def _pick(servers: Sequence[ListedOnce]) -> int:
     """Let the user pick tools of all servers in one list."""
     from dataclasses import replace
 
@@ -187,13 +187,13 @@ def _pick(servers: Sequence[Server]) -> int:
     return wrap_all(found, flags, _typed(), How.EXACTLY, asked=asked)
 
 
-def _undo(_servers: Sequence[Server]) -> int:
+def _undo(_servers: Sequence[ListedOnce]) -> int:
     from mcp_tool_filter.rooms.clients.command import run_unwrap
 
     return run_unwrap({"all": ["true"]})
 
 
-_ACTIONS: dict[str, Callable[[Sequence[Server]], int]] = {
+_ACTIONS: dict[str, Callable[[Sequence[ListedOnce]], int]] = {
     "r": partial(_protect, ["--read-only"]),
     "w": partial(_protect, ["--shadow"]),
     "p": _pick,

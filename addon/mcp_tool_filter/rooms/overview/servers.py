@@ -19,14 +19,14 @@ from mcp_tool_filter.rooms.clients.moving import ServersFile
 
 if TYPE_CHECKING:
     from mcp_tool_filter.cli.commands.look import KnownTools
-    from mcp_tool_filter.rooms.status.command import Row
+    from mcp_tool_filter.rooms.status.command import StatusRow
 
 _NAMES = {"vscode": "VS Code", "lmstudio": "LM Studio", "opencode": "opencode", "goose": "goose"}
 KEYS = "[p] pick tools    [w] only watch    [u] undo    [q] quit"
 
 
 @dataclass(slots=True)
-class Server:
+class ListedOnce:
     """A server as one or several clients list it."""
 
     name: str
@@ -35,7 +35,7 @@ class Server:
     listed: list[ListedServer] = field(default_factory=list)
     section: str = ""
     """Its name in a file of servers, if one entry starts all of them."""
-    row: Row | None = None
+    row: StatusRow | None = None
     """What it has said."""
 
     @property
@@ -59,9 +59,9 @@ class Server:
         return self.row.tokens or 0 if self.row else 0
 
 
-def find_all() -> list[Server]:
+def find_all() -> list[ListedOnce]:
     """Return the servers of all clients; what two clients have alike under one name is one."""
-    found: dict[object, Server] = {}
+    found: dict[object, ListedOnce] = {}
     for listed in find_servers():
         if listed.entry.get("disabled") is True or listed.entry.get("enabled") is False:
             continue
@@ -71,17 +71,17 @@ def find_all() -> list[Server]:
     return list(found.values())
 
 
-def _servers_of(listed: ListedServer) -> Iterator[Server]:
+def _servers_of(listed: ListedServer) -> Iterator[ListedOnce]:
     path = one_entry.file_of(listed.entry, default_file(os.environ) or "")
     if path is None:
-        yield Server(listed.name, _identity(listed))
+        yield ListedOnce(listed.name, _identity(listed))
         return
     try:
         sections = moving.servers_in(ServersFile.read(path).text)
     except StartError:
         sections = {}
     for name in sections:
-        yield Server(name, (os.path.realpath(path), name), section=name)
+        yield ListedOnce(name, (os.path.realpath(path), name), section=name)
 
 
 def _identity(listed: ListedServer) -> object:
@@ -96,7 +96,7 @@ def _identity(listed: ListedServer) -> object:
     return repr((words, sorted(variables.items(), key=str), original.get("cwd"), flags))
 
 
-def head_of(servers: Sequence[Server]) -> str:
+def head_of(servers: Sequence[ListedOnce]) -> str:
     """Return the line about all servers; one that several clients have alike counts once."""
     once = list({repr(one.identity): one for one in servers}.values())
     clients = dict.fromkeys(client for one in servers for client in one.clients)
@@ -106,7 +106,7 @@ def head_of(servers: Sequence[Server]) -> str:
     return f"{names}: {said} in every conversation"
 
 
-def lines_for(servers: Sequence[Server], width: int) -> list[str]:
+def lines_for(servers: Sequence[ListedOnce], width: int) -> list[str]:
     """Return the whole screen, the largest servers first."""
     waits = [one for one in servers if not one.is_known]
     ordered = sorted(servers, key=lambda one: (one in waits, one.row is None or not one.row.known))
@@ -126,14 +126,14 @@ def lines_for(servers: Sequence[Server], width: int) -> list[str]:
     return [line if len(line) <= width else line[: width - 1] + "…" for line in lines]
 
 
-def _read_only(servers: Sequence[Server]) -> str:
+def _read_only(servers: Sequence[ListedOnce]) -> str:
     rows = {repr(one.identity): one.row for one in servers if one.row and one.row.known}.values()
     left = [row.read_only for row in rows if row]
     tools, tokens = sum(one[0] for one in left), sum(one[1] for one in left)
     return f"[r] read-only: {count(tools, 'tool')}, {count(tokens, 'token')}"
 
 
-def _said_by(server: Server) -> str:
+def _said_by(server: ListedOnce) -> str:
     row = server.row
     if row is None or not row.is_asked:
         return "…"

@@ -57,7 +57,7 @@ _IN_PROJECT = "it is in a project's file"
 
 
 @dataclass(slots=True)
-class Row:
+class StatusRow:
     """A server as one file lists it, and what we find out about it."""
 
     name: str
@@ -140,11 +140,11 @@ def run(typed: Given) -> int:
 # Who is there
 
 
-def rows_of_file(sources: Sources) -> Iterator[Row]:
+def rows_of_file(sources: Sources) -> Iterator[StatusRow]:
     if (file := sources.file) is None:
         return
     for name, section in file.servers.items():
-        row = Row(name, os.path.basename(file.path), file.path)
+        row = StatusRow(name, os.path.basename(file.path), file.path)
         row.find_settings = partial(sources.of_server, name, is_stdio=True)
         row.shared_by = os.path.realpath(file.path), name
         url, command = section.get("upstream"), section.get(COMMAND, [])
@@ -152,9 +152,9 @@ def rows_of_file(sources: Sources) -> Iterator[Row]:
         yield row
 
 
-def row_of(listed: ListedServer) -> Row:
+def row_of(listed: ListedServer) -> StatusRow:
     place = listed.file.place
-    row = Row(listed.name, f"{place.client} ({place.scope})", str(place.file))
+    row = StatusRow(listed.name, f"{place.client} ({place.scope})", str(place.file))
     row.clients, row.target = [place.client], listed.target
     if place.scope == "project":
         row.problem = f"Not asked: {_IN_PROJECT}"
@@ -179,15 +179,15 @@ def row_of(listed: ListedServer) -> Row:
 
 
 async def ask_all(
-    rows: Sequence[Row], patience: str, tell: Callable[[], object] = lambda: None
+    rows: Sequence[StatusRow], patience: str, tell: Callable[[], object] = lambda: None
 ) -> None:
     """Ask the servers side by side; ``tell`` is called after each answer."""
     gate = asyncio.Semaphore(_AT_ONCE)
-    first: dict[object, Row] = {}
+    first: dict[object, StatusRow] = {}
     for row in rows:
         first.setdefault(row.shared_by or id(row), row)
 
-    async def ask_one(key: object, row: Row) -> None:
+    async def ask_one(key: object, row: StatusRow) -> None:
         await _ask(row, patience, gate)
         for one in rows:
             if (one.shared_by or id(one)) == key:
@@ -201,7 +201,7 @@ async def ask_all(
 _ANSWER = ("target", "settings", "is_reached", "problem", "known", "login")
 
 
-async def _ask(row: Row, patience: str, gate: asyncio.Semaphore) -> None:
+async def _ask(row: StatusRow, patience: str, gate: asyncio.Semaphore) -> None:
     """Ask a server for its tools, and note the result in its row."""
     if row.find_settings is None:
         return
@@ -230,7 +230,7 @@ async def _ask(row: Row, patience: str, gate: asyncio.Semaphore) -> None:
 _TIMEOUTS = ("connection_timeout", "tool_list_timeout")
 
 
-def _dead_patterns(rows: Sequence[Row], sources: Sources) -> Callable[[Row], list[str]]:
+def _dead_patterns(rows: Sequence[StatusRow], sources: Sources) -> Callable[[StatusRow], list[str]]:
     """Return what tells the patterns of a row that match nothing.
 
     A pattern for all servers of the file counts only if it matches nowhere.
@@ -259,19 +259,19 @@ def _patterns(settings: Settings | None) -> set[str]:
     return {one.text for one in (*choice.deny, *(choice.allow or ()), *choice.exceptions)}
 
 
-def _unmatched(row: Row) -> list[str]:
+def _unmatched(row: StatusRow) -> list[str]:
     return [pattern.text for pattern in row.known.snapshot.unmatched] if row.known else []
 
 
 # What runs
 
 
-def _join_running(rows: Sequence[Row], filters: Iterable[JsonObject]) -> list[Row]:
+def _join_running(rows: Sequence[StatusRow], filters: Iterable[JsonObject]) -> list[StatusRow]:
     """Note in each row what running filters say about it; return rows for the others."""
     others = []
     for filter in filters:
         if "problem" in filter:
-            row = Row(f"pid {filter['pid']}", "running", "", problem=str(filter["problem"]))
+            row = StatusRow(f"pid {filter['pid']}", "running", "", problem=str(filter["problem"]))
             others.append(row)
             continue
         process = {key: filter.get(key) for key in ("pid", "started", "dashboard", "audit_log")}
@@ -283,7 +283,7 @@ def _join_running(rows: Sequence[Row], filters: Iterable[JsonObject]) -> list[Ro
             if not fitting:
                 name = str(server.get("name") or server.get("server") or "unnamed")
                 target = str(server.get("target") or "?")
-                row = Row(name, "running", "", target=target, running=[said])
+                row = StatusRow(name, "running", "", target=target, running=[said])
                 others.append(row)
     return others
 
@@ -291,7 +291,7 @@ def _join_running(rows: Sequence[Row], filters: Iterable[JsonObject]) -> list[Ro
 _OF_ROW = ("name", "target", "exposed_tools", "hidden_tools")
 
 
-def _is_about(server: JsonObject, row: Row) -> bool:
+def _is_about(server: JsonObject, row: StatusRow) -> bool:
     name = server.get("name")
     own = row.shared_by[1] if row.shared_by else None
     return server.get("target") in row.targets and (name is None or own is None or name == own)
@@ -300,7 +300,7 @@ def _is_about(server: JsonObject, row: Row) -> bool:
 # How it is shown
 
 
-def as_json(row: Row, dead: list[str], clients: Sequence[str] = ()) -> JsonObject:
+def as_json(row: StatusRow, dead: list[str], clients: Sequence[str] = ()) -> JsonObject:
     """Return a row as JSON; ``clients`` are those that list it.
 
     This format is stable: members may be added, none changes.
