@@ -167,6 +167,8 @@ def _edits_in(path: str, section: str, table: dict[str, object]) -> Given:
         raise UsageError(f"{section} in {path} must be tables", why=f"Write [{section}.NAME]")
     try:
         return {EDITS: [json.dumps(edits, allow_nan=False)]} if edits else {}
+    except RecursionError:
+        raise UsageError(f"{section} in {path} is nested too deeply", why="Make it flat") from None
     except (TypeError, ValueError):
         why = "JSON has texts, numbers, true, false, lists and tables, and no dates"
         raise UsageError(f"{section} in {path} has a value that is not JSON", why=why) from None

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Final
 
-from mcp_tool_filter.core.errors import StartError, printable
+from mcp_tool_filter.core.errors import StartError, UnsetVariable, printable
 from mcp_tool_filter.core.policy.choice import Claims
 from mcp_tool_filter.core.policy.patterns import MAX_NAME, Pattern, parse_glob
 from mcp_tool_filter.core.policy.snapshot import shown
@@ -38,6 +38,15 @@ _MOST_LEVELS = 64
 
 class BadEdit(StartError):
     """An edit that cannot be made. ``str()`` names its table."""
+
+
+class UnsetInEdit(BadEdit, UnsetVariable):
+    """An edit needs an environment variable that is not set: with several servers, only its own
+    server cannot start."""
+
+    def __init__(self, option: str, *, why: str) -> None:
+        UnsetVariable.__init__(self, option, "…", why=why)
+        self.what = f"{option} cannot be filled in"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,6 +289,8 @@ def _hints(where: str, value: object) -> dict[str, bool]:
         name = key.replace("_", "-")
         if name not in HINTS:
             raise _unknown(where, "hint", key, tuple(HINTS))
+        if name in hints:
+            raise BadEdit(f"The hint {name} in {where} is there twice", why="Write it with -")
         if not isinstance(said, bool):
             raise BadEdit(f"The hint {name} in {where} is not true or false", why="Write one")
         hints[name] = said
@@ -311,7 +322,7 @@ def _json_members(
         wanted = found[2] or found[3]
         if environment is None or wanted not in environment:
             why = f"The environment variable {wanted} is not set"
-            raise BadEdit(f"{key} in {where} cannot be filled in", why=why)
+            raise UnsetInEdit(f"{key} in {where}", why=why)
         return environment[wanted]
 
     written: dict[str, str] = {}
@@ -320,6 +331,7 @@ def _json_members(
             raise BadEdit(f"{key} in {where} has an empty name", why="Name it")
         try:
             written[name] = json.dumps(expanded(value), ensure_ascii=False, allow_nan=False)
+            written[name].encode()  # a variable may have bytes that are no text
         except (TypeError, ValueError):
             why = "JSON has texts, numbers, true, false, lists and tables, no dates"
             raise BadEdit(f"{name} of {key} in {where} is not JSON", why=why) from None
