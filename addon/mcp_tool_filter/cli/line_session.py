@@ -86,6 +86,8 @@ class LineSession:
     shows_page: bool = False
     on_ready: list[Callable[[], None]] = field(default_factory=list)
     """Called once its lines are judged."""
+    reports: list[Callable[[Snapshot], Iterable[str]]] = field(default_factory=list)
+    """What rooms add to the report about its tools."""
     on_listed: list[Callable[[], None]] = field(default_factory=list)
     """Called when its tools are known."""
 

@@ -54,6 +54,7 @@ ROOMS: Final = (
         ("edits", "edit_tables"),
         "--edits, or tables [tools.NAME]",
         of_each_server=True,
+        over_stdio=f"{_IN}.edits.over_stdio:plug_in",
         settles=f"{_IN}.edits.plug:with_edits",
     ),
     Entry(

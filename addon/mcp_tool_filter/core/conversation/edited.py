@@ -29,6 +29,7 @@ def decide_edited(
 ) -> Decision[Verdict]:
     """Decide on a client's message under the server's own names. Raises ProtocolError."""
     changed, refusal = editor.asked(message, snapshot, limits)
+    judged.refusal = refusal
     if changed is not message:
         judged.message, judged.is_edited = changed, True
     decision = decide(changed)

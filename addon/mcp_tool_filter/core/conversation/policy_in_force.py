@@ -66,6 +66,8 @@ class Judged:
     """The verdicts of rules that only report."""
     is_edited: bool = False
     """True if ``message`` is not what the client has sent: the server has other names for it."""
+    refusal: Verdict | None = None
+    """The refusal of an edit, which also holds if the policy only reports."""
     in_force: Snapshot | None = None
     """The snapshot in force at that time; it differs from ``snapshot`` for a page of an unfinished
     list."""
@@ -80,10 +82,13 @@ class Judged:
         self.verdict = verdict
         if self.audited:
             self.would = join_reported(self.audited)
-        if is_shadow and not isinstance(verdict, Forward) and not is_for_nobody(verdict):
-            self.verdict, self.would = FORWARD, verdict
+        if not is_shadow or verdict is self.refusal:
+            return self.verdict
+        if not isinstance(verdict, Forward) and not is_for_nobody(verdict):
+            self.verdict, self.would = self.refusal or FORWARD, verdict
             if self.exchange is not None and self.direction is Direction.FROM_CLIENT:
-                self.exchange.is_only_shadowed = isinstance(verdict, Reply)
+                is_sent = self.refusal is None
+                self.exchange.is_only_shadowed = is_sent and isinstance(verdict, Reply)
         return self.verdict
 
     @property

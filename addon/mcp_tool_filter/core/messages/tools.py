@@ -139,6 +139,11 @@ def parse_tool_call(message: Request | Notification) -> ToolCall:
 _CARRIED = ("tools/", "prompts/", "resources/", "skills/", "completion/")
 
 
+def may_carry(text: str, params: Value) -> bool:
+    """Tell whether params may carry a request. A key can be written with escapes."""
+    return any(text.find(one, params.start, params.end) >= 0 for one in ('"method"', "\\u"))
+
+
 def request_within(message: Request | Notification) -> Single | None:
     """Return the request that another one carries in its params, as one for a task may.
 
@@ -147,7 +152,7 @@ def request_within(message: Request | Notification) -> Single | None:
     params, text, cut = message.params, message.place.text, message.place.cut
     if params is None or params.members is None:
         return None
-    if text.find('"method"', params.start, params.end) < 0:
+    if not may_carry(text, params):
         return None
     inside = (open_value(text, one.value, {}) for one in params.members)
     for holder in (params, *inside):

@@ -179,6 +179,9 @@ class Editor(Protocol):
     def refusal(self, text: bytes, names: Iterable[str]) -> bytes:
         """Return errors that we write with the names of these tools that the client knows."""
 
+    def refuse_start(self, snapshots: Sequence[Snapshot], *, is_strict: bool) -> None:
+        """Raise StartError if these tools do not fit the edits."""
+
 
 class Catalog(Protocol):
     """The filter of what an upstream offers besides tools: prompts, resources and skills.

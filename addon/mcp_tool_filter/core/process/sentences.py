@@ -461,7 +461,7 @@ def _lines(who: Introduction, snapshot: Snapshot, more: Sequence[str]) -> Iterat
     tokens = estimate_tokens(saved)
     so_far = "0 bytes; enforced, it would be " if who.is_shadow else ""
     yield f"  Saved: {so_far}{saved:,} bytes of context, about {tokens} tokens per tools/list"
-    yield from (f"  {line}" for line in more)
+    yield from (line if line.startswith("Warning:") else f"  {line}" for line in more)
     yield from warnings_in(snapshot)
 
 

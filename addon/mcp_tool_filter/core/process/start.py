@@ -27,6 +27,8 @@ def refuse_start(
     if config.strict and (dead := unmatched_in(snapshots, among=among)):
         first = dead[0]
         raise UnmatchedPattern(first.text, thing=first.thing, hint=first.hint)
+    if config.editor is not None and among is None:
+        config.editor.refuse_start(snapshots, is_strict=config.strict)
 
 
 def unmatched_in(

@@ -26,13 +26,13 @@ from mcp_tool_filter.core.messages.messages import (
 )
 from mcp_tool_filter.core.messages.scan import Value, open_value
 from mcp_tool_filter.core.messages.tools import (
-    Definition,
-    Listing,
-    parse_listing,
-    with_edits,
+    Edit as Change,
 )
 from mcp_tool_filter.core.messages.tools import (
-    Edit as Change,
+    Listing,
+    may_carry,
+    parse_listing,
+    with_edits,
 )
 from mcp_tool_filter.core.policy.choice import Claims
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
@@ -111,8 +111,8 @@ class DefinitionEditor:
     def told(self, text: bytes, snapshot: Snapshot, limits: Limits) -> bytes:
         """Return a message for the client with the edited definitions. Raises ProtocolError."""
         own = snapshot.allowed.tools
-        if len(own) > 2 and own in text:  # the list of the snapshot, as it is
-            return text.replace(own, self._all_of(snapshot), 1)
+        if len(own) > 2 and own in text and text[:1] == b"{":  # the list of the snapshot, as it is
+            return text.replace(own, self._all_of(snapshot))
         if b"tools" not in text and b"\\u" not in text:
             return text
         message = parse_message(text, limits)
@@ -189,10 +189,20 @@ class DefinitionEditor:
 
     # The report
 
-    def problem_at_start(self, definitions: Iterable[Definition], snapshot: Snapshot) -> str:
+    def refuse_start(self, snapshots: Iterable[Snapshot], *, is_strict: bool) -> None:
+        """Raise BadEdit if these tools do not fit the edits."""
+        names: list[str] = []
+        for one in snapshots:
+            names += names_in(one)
+            if problem := self._problem_with(one):
+                raise BadEdit(problem, why="Change the edit, or the patterns")
+        if is_strict and names and (unmatched := self.unmatched(names)):
+            what = f"The edit of {shown(unmatched[0])} matches no tool"
+            raise BadEdit(what, why="With --strict, each edit must match")
+
+    def _problem_with(self, snapshot: Snapshot) -> str:
         """Return why the filter must not start with these tools; empty if it may."""
-        listed = [one for one in definitions if one.name is not None]
-        names = {one.name for one in listed}
+        names = set(names_in(snapshot))
         for new, own in self.edits.own_names.items():
             if own not in names:
                 continue
@@ -201,16 +211,20 @@ class DefinitionEditor:
             by = snapshot.choice.hiding(new) if own in snapshot.allowed else None
             if by is not None and getattr(by, "matches", None):
                 return f'The new name of {shown(own)} is denied: "{by.text}" matches {shown(new)}'
-        for one in listed:
-            if one.name is not None and one.name in snapshot.allowed:
-                try:
-                    edit = self.edits.for_tool(one.name)
-                    list(problems_in(one.raw, edit) if edit is not NO_EDIT else ())
-                except CannotEdit as error:
-                    return f"The edit of {shown(one.name)} {error}"
-                except BadEdit as error:
-                    return error.one_line
+        for name, raw in snapshot.allowed.items():
+            try:
+                edit = self.edits.for_tool(name)
+                list(problems_in(raw, edit) if edit is not NO_EDIT else ())
+            except CannotEdit as error:
+                return f"The edit of {shown(name)} {error}"
+            except BadEdit as error:
+                return error.one_line
         return ""
+
+    def report(self, snapshot: Snapshot) -> Iterator[str]:
+        for name in snapshot.allowed:
+            if said := ", ".join(self.edits.for_tool(name).says()):
+                yield f"  Edited: {shown(name)}: {said}"
 
     def unmatched(self, names: Iterable[str]) -> list[str]:
         """Return the names and globs that match no tool."""
@@ -234,6 +248,10 @@ class DefinitionEditor:
                 yield f"Warning: {shown(new)} is hidden: {shown(name)} has this name now"
 
 
+def names_in(snapshot: Snapshot) -> list[str]:
+    return [*snapshot.allowed, *snapshot.denied]
+
+
 def _is_listed(name: str, snapshot: Snapshot) -> bool:
     return name in snapshot.allowed or name in snapshot.denied
 
@@ -246,7 +264,7 @@ def _calls_in(message: Request | Notification) -> Iterator[Value]:
     if message.method == _CALL:
         yield params
         return
-    if text.find('"method"', params.start, params.end) < 0:
+    if not may_carry(text, params):
         return
     inside = (open_value(text, one.value, {"params": {}}) for one in params.members)
     for holder in (params, *inside):

@@ -72,20 +72,13 @@ class Editing(Plug):
         editor = _editor_of(site)
         if editor is None or not site.listener.fetched.is_listed:
             return
-        policy = site.listener.policy
-        definitions = [one for page in policy.listings for one in page.definitions]
-        if problem := editor.problem_at_start(definitions, policy.kinds.start.snapshot):
-            raise BadEdit(problem, why="Change the edit, or the patterns")
-        unmatched = editor.unmatched(_names_at(site))
-        if unmatched and site.listener.config.strict:
-            what = f"The edit of {shown(unmatched[0])} matches no tool"
-            raise BadEdit(what, why="With --strict, each edit must match")
+        snapshot = site.listener.policy.kinds.start.snapshot
+        editor.refuse_start([snapshot], is_strict=site.listener.config.strict)
 
     def report(self, site: Site) -> Iterator[str]:
         editor = _editor_of(site)
-        for name in site.listener.snapshot.allowed if editor else ():
-            if editor and (said := ", ".join(editor.edits.for_tool(name).says())):
-                yield f"  Edited: {shown(name)}: {said}"
+        if editor is not None:
+            yield from editor.report(site.listener.snapshot)
 
     def warnings(self, site: Site) -> Iterator[str]:
         editor = _editor_of(site)

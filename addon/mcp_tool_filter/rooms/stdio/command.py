@@ -136,6 +136,7 @@ class StdioSession:
         from mcp_tool_filter.core.process import sentences
 
         more = sentences.lines_about_rules(rules.names if rules else ())
+        more += [line for each in self.shape.reports for line in each(snapshot)]
         is_long = self.settings.verbosity > 0
         render = sentences.render_report if is_long else sentences.render_line
         report = render(who, snapshot, more)
