@@ -132,3 +132,36 @@ async def test_an_unset_variable_takes_only_its_own_server_down(tmp_path: Path) 
             async with talking("HTTP", int(found[1]), "/good/mcp") as talk:
                 await talk.opens()
                 assert "create_issue" in await talk.names()
+
+
+async def test_the_merged_server_knows_the_edited_tools(tmp_path: Path) -> None:
+    server = Server(TOOLS)
+    async with raw_upstream(server.serve) as there:
+        file = tmp_path / "servers.toml"
+        file.write_text(
+            'deny = "^delete_"\n[tools.read_file]\ntitle = "R"\n'
+            f'[servers.a]\nurl = "{there.url}/mcp"\n'
+            f'[servers.b]\nurl = "{there.url}/mcp"\n'
+            '[servers.a.tools.create_issue]\nname = "new_issue"\nfix = {teamId = "SECRET"}\n'
+            '[profiles.few]\nservers = ["a"]\ndeny = "^create_"\n'
+        )
+        async with launched("serve", "--config", str(file), home=tmp_path) as it:
+            port = int((await it.says(LISTENING["serve"]))[1])
+            async with talking("HTTP", port, "/mcp") as talk:
+                await talk.opens()
+                listed = ["a_read_file", "a_new_issue", "b_read_file", "b_create_issue"]
+                assert await talk.names() == listed
+                said = await talk.ask(call("a_new_issue", 3))
+                assert said["result"]["content"][0]["text"] == "create_issue"
+                for hidden in ("a_create_issue", "a_delete_issue", "b_new_issue"):
+                    assert (await talk.ask(call(hidden, 4)))["error"]["code"] == -32601
+                brought = message("tools/call", 5, name="a_new_issue", arguments={"teamid": 1})
+                assert (await talk.ask(brought))["error"]["code"] == -32602
+            async with talking("HTTP", port, "/few/mcp") as talk:
+                await talk.opens()
+                assert await talk.names() == ["a_read_file"]
+                assert (await talk.ask(call("a_new_issue", 3)))["error"]["code"] == -32601
+            assert it.stderr.count("edited: create_issue") == 1
+            assert it.stderr.startswith("Warning: a: the edit of create_issue: it has no parameter")
+    sent = [json.loads(one)["params"]["arguments"] for one in server.heard if b"tools/call" in one]
+    assert sent == [{"teamId": "SECRET"}]

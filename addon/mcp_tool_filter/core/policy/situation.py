@@ -173,6 +173,12 @@ class Editor(Protocol):
     def exposed(self, own: str) -> str:
         """Return the name that clients know."""
 
+    def own(self, name: str, snapshot: Snapshot) -> str | None:
+        """Return the server's own name of a tool; None if clients know no tool of this name."""
+
+    def shown(self, snapshot: Snapshot) -> list[tuple[str, bytes]]:
+        """Return the tools as clients know them."""
+
     def told(self, text: bytes, snapshot: Snapshot, limits: Limits) -> bytes:
         """Return a message for the client with the edited definitions. Raises ProtocolError."""
 

@@ -259,10 +259,11 @@ class Plugs:
             await plug.open(site)
 
     def report(self, site: Site) -> list[str]:
-        return [line for plug in self._all for line in plug.report(site)]
+        every = (line for plug in self._all for line in plug.report(site))
+        return [*dict.fromkeys(every)]  # two plugs of a room say the same about a server
 
     def warnings(self, site: Site) -> list[str]:
-        return [one for plug in self._all for one in plug.warnings(site)]
+        return [*dict.fromkeys(one for plug in self._all for one in plug.warnings(site))]
 
     def facts(self) -> dict[str, str | None]:
         return {name: fact for plug in self for name, fact in plug.facts().items()}

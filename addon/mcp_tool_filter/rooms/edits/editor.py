@@ -124,12 +124,17 @@ class DefinitionEditor:
         pairs = zip(each, message.members, strict=True)
         return render_batch([new or one.place.raw for new, one in pairs])
 
+    def shown(self, snapshot: Snapshot) -> list[tuple[str, bytes]]:
+        every = [
+            (self.exposed(name), self._shown(name, raw, snapshot))
+            for name, raw in snapshot.allowed.items()
+        ]
+        return [(name, raw) for name, raw in every if raw is not None]
+
     def _all_of(self, snapshot: Snapshot) -> bytes:
         known = self._lists
         if known is None or known[0] is not snapshot.allowed:
-            names = snapshot.allowed.items()
-            edited = (self._shown(name, raw, snapshot) for name, raw in names)
-            written = b"[" + b",".join(one for one in edited if one is not None) + b"]"
+            written = b"[" + b",".join(raw for _, raw in self.shown(snapshot)) + b"]"
             known = self._lists = snapshot.allowed, written
         return known[1]
 
@@ -224,7 +229,7 @@ class DefinitionEditor:
     def report(self, snapshot: Snapshot) -> Iterator[str]:
         for name in snapshot.allowed:
             if said := ", ".join(self.edits.for_tool(name).says()):
-                yield f"  Edited: {shown(name)}: {said}"
+                yield f"Edited: {shown(name)}: {said}"
 
     def unmatched(self, names: Iterable[str]) -> list[str]:
         """Return the names and globs that match no tool."""
@@ -240,12 +245,12 @@ class DefinitionEditor:
                 if edit is NO_EDIT:
                     continue
                 for problem in problems_in(raw, edit):
-                    yield f"Warning: the edit of {shown(name)}: {problem}"
+                    yield f"the edit of {shown(name)}: {problem}"
                 edited_definition(raw, edit)
             except (CannotEdit, BadEdit) as error:
-                yield f"Warning: {shown(name)} cannot be edited, so it is hidden: {error}"
+                yield f"{shown(name)} cannot be edited, so it is hidden: {error}"
             if (new := self.exposed(name)) != name and new in snapshot.allowed:
-                yield f"Warning: {shown(new)} is hidden: {shown(name)} has this name now"
+                yield f"{shown(new)} is hidden: {shown(name)} has this name now"
 
 
 def names_in(snapshot: Snapshot) -> list[str]:

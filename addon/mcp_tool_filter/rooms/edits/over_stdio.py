@@ -15,9 +15,12 @@ def plug_in(session: LineSession) -> None:
         return
 
     def lines(snapshot: Snapshot) -> Iterator[str]:
-        yield from map(str.strip, editor.report(snapshot))
-        for name in editor.unmatched(names_in(snapshot)):
-            yield f"Warning: the edit of {shown(name)} matches no tool"
-        yield from editor.warnings(snapshot)
+        yield from editor.report(snapshot)
+        unmatched = (
+            f"the edit of {shown(one)} matches no tool"
+            for one in editor.unmatched(names_in(snapshot))
+        )
+        for problem in (*unmatched, *editor.warnings(snapshot)):
+            yield f"Warning: {problem}"
 
     session.reports.append(lines)

@@ -85,7 +85,7 @@ class Editing(Plug):
         if editor is None or not site.listener.fetched.is_listed:
             return
         for name in editor.unmatched(_names_at(site)):
-            yield f"Warning: the edit of {shown(name)} matches no tool"
+            yield f"the edit of {shown(name)} matches no tool"
         yield from editor.warnings(site.listener.snapshot)
 
     def reload(self) -> None:

@@ -10,6 +10,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mcp_tool_filter.core.conversation.conversation import Conversation
@@ -39,7 +40,9 @@ from mcp_tool_filter.rooms.merged.messages import (
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.messages.limits import Limits
-    from mcp_tool_filter.core.policy.snapshot import Definitions
+    from mcp_tool_filter.core.policy.choice import Hider
+    from mcp_tool_filter.core.policy.situation import Editor
+    from mcp_tool_filter.core.policy.snapshot import Snapshot
     from mcp_tool_filter.core.process.site import Site
     from mcp_tool_filter.rooms.merged.session import Talk
     from mcp_tool_filter.rooms.merged.visits import Route
@@ -189,14 +192,29 @@ class MergedEndpoint:
             kind = policy.kinds.of(Client(Via.HTTP, known))
         if not kind.is_listed or kind.is_stale:
             return None
-        return self._offer_of(server, kind.snapshot.allowed)
+        return self._offer_of(server, kind.snapshot)
 
-    def _offer_of(self, server: str, allowed: Definitions) -> Offer:
-        key = server, id(allowed)
+    def _offer_of(self, server: str, snapshot: Snapshot) -> Offer:
+        allowed, editor = snapshot.allowed, self._editor(server)
+        key = server, id(allowed), id(editor)
         known = self._offers.get(key)
         if known is not None:
             return known[1]
-        return self._remember(key, allowed, server, TOOLS, list(allowed.items()), None)
+        tools = editor.shown(snapshot) if editor else list(allowed.items())
+        return self._remember(key, (allowed, editor), server, TOOLS, tools, None)
+
+    def _editor(self, server: str) -> Editor | None:
+        site = self.site(server)
+        return site.listener.policy.config.editor if site is not None else None
+
+    def _hiding(self, server: str, name: str, raw: bytes) -> Hider | None:
+        """Return what in the profile hides a tool. It judges the server's own name, too."""
+        site, editor = self.site(server), self._editor(server)
+        if site is not None and editor is not None:
+            snapshot = site.listener.snapshot
+            name = editor.own(name, snapshot) or name
+            raw = snapshot.allowed.get(name, raw)
+        return self.profile.choice.hiding(name, raw)
 
     def offer(self, server: str, kind: ListKind, pages: tuple[bytes, ...]) -> Offer:
         """Return what a server's answers list. Raises ProtocolError."""
@@ -221,8 +239,8 @@ class MergedEndpoint:
         ttl: int | None,
     ) -> Offer:
         """Make an offer. (The source is kept so that nothing else gets its ``id``.)"""
-        prefix, choice = self.merging.prefixes[server], self.profile.choice
-        offer = make_offer(kind, server, prefix, elements, ttl, choice)
+        prefix, hiding = self.merging.prefixes[server], partial(self._hiding, server)
+        offer = make_offer(kind, server, prefix, elements, ttl, hiding)
         self._offers[key] = source, offer
         self._last[server, kind] = offer
         if len(self._offers) > _MOST_OFFERS:
@@ -272,7 +290,7 @@ class MergedEndpoint:
         for server in self.members:
             site = None if self.is_missing(server) else self.site(server)
             if site is not None and site.listener.policy.kinds.start.is_listed:
-                offers.append(self._offer_of(server, site.listener.snapshot.allowed))
+                offers.append(self._offer_of(server, site.listener.snapshot))
         return self.merged(TOOLS, offers)
 
     def shown(self) -> Listener:

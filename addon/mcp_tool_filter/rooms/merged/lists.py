@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.scan import EACH, Many, scan
-from mcp_tool_filter.core.policy.choice import EVERYTHING, Choice, Hider
+from mcp_tool_filter.core.policy.choice import EVERYTHING, Hider
 from mcp_tool_filter.core.policy.patterns import MAX_NAME
 from mcp_tool_filter.core.policy.snapshot import shown
 
@@ -82,6 +82,10 @@ def default_prefix(server: str) -> str:
     return _REFUSED.sub("_", server) + "_"
 
 
+type Hiding = Callable[[str, bytes], Hider | None]
+"""Returns what hides a tool, given by its name and definition."""
+
+
 class Item(NamedTuple):
     """One thing as a client sees it."""
 
@@ -113,7 +117,7 @@ def make_offer(
     prefix: str,
     definitions: Iterable[tuple[str, bytes]],
     ttl: int | None = None,
-    choice: Choice = EVERYTHING,
+    hiding: Hiding = EVERYTHING.hiding,
 ) -> Offer:
     """Return a server's list, given as its own keys with their definitions, as far as a profile
     chooses them."""
@@ -121,7 +125,7 @@ def make_offer(
     warnings: list[str] = []
     hidden: dict[str, Hider] = {}
     for own, raw in definitions:
-        if kind is TOOLS and (by := choice.hiding(own, raw)) is not None:
+        if kind is TOOLS and (by := hiding(own, raw)) is not None:
             hidden[prefix + own] = by
             continue
         if kind is TOOLS and _demands_tasks(raw):
