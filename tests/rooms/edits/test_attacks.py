@@ -165,3 +165,22 @@ async def test_the_merged_server_knows_the_edited_tools(tmp_path: Path) -> None:
             assert it.stderr.startswith("Warning: a: the edit of create_issue: it has no parameter")
     sent = [json.loads(one)["params"]["arguments"] for one in server.heard if b"tools/call" in one]
     assert sent == [{"teamId": "SECRET"}]
+
+
+@pytest.mark.parametrize(
+    ("top", "own", "starts"),
+    [("delete_issue", "read_file", True), ("none", "read_file", False), ("other", "none", False)],
+)
+async def test_with_strict_an_edit_for_all_servers_must_match_at_one(
+    top: str, own: str, starts: bool, tmp_path: Path
+) -> None:
+    first, second = Server(TOOLS), Server([tool("other"), tool("more")])
+    async with raw_upstream(first.serve) as there, raw_upstream(second.serve) as beside:
+        file = tmp_path / "servers.toml"
+        file.write_text(
+            f'strict = true\ndeny = "e"\n[tools.{top}]\ntitle = "R"\n'
+            f'[servers.a]\nurl = "{there.url}/mcp"\n[servers.a.tools.{own}]\ntitle = "a"\n'
+            f'[servers.b]\nurl = "{beside.url}/mcp"\n'
+        )
+        async with launched("serve", "--config", str(file), home=tmp_path) as it:
+            await it.says(LISTENING["serve"] if starts else "The edit of none matches no tool")

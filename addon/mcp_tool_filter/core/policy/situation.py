@@ -185,8 +185,15 @@ class Editor(Protocol):
     def refusal(self, text: bytes, names: Iterable[str]) -> bytes:
         """Return errors that we write with the names of these tools that the client knows."""
 
-    def refuse_start(self, snapshots: Sequence[Snapshot], *, is_strict: bool) -> None:
+    @property
+    def patterns(self) -> Iterable[str]:
+        """The names and globs that users wrote."""
+
+    def refuse_start(self, snapshots: Sequence[Snapshot]) -> None:
         """Raise StartError if these tools do not fit the edits."""
+
+    def refuse_unmatched(self, snapshots: Sequence[Snapshot], beside: Editor | None) -> None:
+        """Raise StartError if an edit, which the other editor does not have, matches no tool."""
 
 
 class Catalog(Protocol):

@@ -13,22 +13,30 @@ from collections.abc import Iterable, Sequence
 from mcp_tool_filter.core.errors import UnmatchedPattern
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.patterns import Pattern
+from mcp_tool_filter.core.policy.situation import Editor
 from mcp_tool_filter.core.policy.snapshot import Snapshot
 
 
 def refuse_start(
-    config: Config, snapshots: Sequence[Snapshot], *, among: Iterable[Pattern] | None = None
+    config: Config,
+    snapshots: Sequence[Snapshot],
+    *,
+    among: Iterable[Pattern] | None = None,
+    beside: Editor | None = None,
 ) -> None:
     """Raise StartError if the user does not want to start with these tools.
 
     ``snapshots`` are those of all upstreams that this configuration is for. If only some of its
-    patterns are judged here, these are the ones ``among`` which we look.
+    patterns are judged here, these are the ones ``among`` which we look. The edits that another
+    editor has, too, are not judged here.
     """
     if config.strict and (dead := unmatched_in(snapshots, among=among)):
         first = dead[0]
         raise UnmatchedPattern(first.text, thing=first.thing, hint=first.hint)
+    if config.editor is not None and config.strict:
+        config.editor.refuse_unmatched(snapshots, beside)
     if config.editor is not None and among is None:
-        config.editor.refuse_start(snapshots, is_strict=config.strict)
+        config.editor.refuse_start(snapshots)
 
 
 def unmatched_in(

@@ -35,6 +35,7 @@ from mcp_tool_filter.core.messages.tools import (
     with_edits,
 )
 from mcp_tool_filter.core.policy.choice import Claims
+from mcp_tool_filter.core.policy.situation import Editor
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.core.policy.verdict import Drop, Reason, Reply, Why
 from mcp_tool_filter.rooms.edits.definitions import (
@@ -194,14 +195,21 @@ class DefinitionEditor:
 
     # The report
 
-    def refuse_start(self, snapshots: Iterable[Snapshot], *, is_strict: bool) -> None:
+    @property
+    def patterns(self) -> Iterable[str]:
+        return self.edits.patterns
+
+    def refuse_start(self, snapshots: Iterable[Snapshot]) -> None:
         """Raise BadEdit if these tools do not fit the edits."""
-        names: list[str] = []
         for one in snapshots:
-            names += names_in(one)
             if problem := self._problem_with(one):
                 raise BadEdit(problem, why="Change the edit, or the patterns")
-        if is_strict and names and (unmatched := self.unmatched(names)):
+
+    def refuse_unmatched(self, snapshots: Iterable[Snapshot], beside: Editor | None) -> None:
+        names = [name for one in snapshots for name in names_in(one)]
+        shared = set(beside.patterns) if beside else set()
+        unmatched = [one for one in self.unmatched(names) if one not in shared]
+        if names and unmatched:
             what = f"The edit of {shown(unmatched[0])} matches no tool"
             raise BadEdit(what, why="With --strict, each edit must match")
 

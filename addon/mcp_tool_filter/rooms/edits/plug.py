@@ -73,7 +73,7 @@ class Editing(Plug):
         if editor is None or not site.listener.fetched.is_listed:
             return
         snapshot = site.listener.policy.kinds.start.snapshot
-        editor.refuse_start([snapshot], is_strict=site.listener.config.strict)
+        editor.refuse_start([snapshot])
 
     def report(self, site: Site) -> Iterator[str]:
         editor = _editor_of(site)

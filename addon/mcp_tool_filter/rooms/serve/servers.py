@@ -198,7 +198,8 @@ class Servers:
                 return _named(one.plan.name, one.problem)
             try:
                 found = [one.snapshot] if one.snapshot else []
-                refuse_start(one.plan.config, found, among=self._own_patterns(one))
+                beside = self.whole.config.editor
+                refuse_start(one.plan.config, found, among=self._own_patterns(one), beside=beside)
             except StartError as error:
                 return _named(one.plan.name, error)
         try:
