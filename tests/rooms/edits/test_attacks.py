@@ -37,7 +37,8 @@ async def test_a_carried_call_with_escapes_in_its_keys_is_read(
     server = Server(TOOLS)
     inside = json.dumps(call(tool)).replace("method", r"m\u0065thod")
     async with shape(name, server, tmp_path, options(tmp_path)) as talk:
-        for params in (inside, f'{{"request":{inside}}}'):
+        allowed = json.dumps(call("read_file"))
+        for params in (inside, f'{{"request":{inside}}}', f'{{"a":{allowed},"b":{inside}}}'):
             text = f'{{"jsonrpc":"2.0","id":7,"method":"tasks/create","params":{params}}}'
             await talk.say(text.encode())
             refused = json.loads(await talk.hear())

@@ -144,24 +144,23 @@ def may_carry(text: str, params: Value) -> bool:
     return any(text.find(one, params.start, params.end) >= 0 for one in ('"method"', "\\u"))
 
 
-def request_within(message: Request | Notification) -> Single | None:
-    """Return the request that another one carries in its params, as one for a task may.
+def requests_within(message: Request | Notification) -> Iterator[Single]:
+    """Yield the requests that another one carries in its params, as one for a task may.
 
-    Raises ProtocolError if two readers could read it differently.
+    Raises ProtocolError if two readers could read one differently.
     """
     params, text, cut = message.params, message.place.text, message.place.cut
     if params is None or params.members is None:
-        return None
+        return
     if not may_carry(text, params):
-        return None
+        return
     inside = (open_value(text, one.value, {}) for one in params.members)
     for holder in (params, *inside):
         method, asked = holder.get("method"), holder.get("params")
         if method is None or asked is None or method.text == "tools/list":
             continue
         if fold_key(method.text or "").startswith(_CARRIED) and text[asked.start] == "{":
-            return _request(cut(method), cut(asked), message)
-    return None
+            yield _request(cut(method), cut(asked), message)
 
 
 def _request(method: str, params: str, outer: Request | Notification) -> Single:

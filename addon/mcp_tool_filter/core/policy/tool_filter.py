@@ -31,7 +31,7 @@ from mcp_tool_filter.core.messages.tools import (
     find_listing,
     parse_list_request,
     parse_tool_call,
-    request_within,
+    requests_within,
     shows_tool,
 )
 from mcp_tool_filter.core.policy.snapshot import Snapshot, Standing, drift_of, listed_twice, shown
@@ -93,7 +93,7 @@ def _decide_other(message: Request | Notification, situation: Situation) -> Verd
         return _no_such_method(message)
     if _completes_anything_else(message) and _may_show_hidden("completion", situation):
         return _no_such_method(message)
-    if (within := request_within(message)) is not None:
+    for within in requests_within(message):
         refused = filter_from_client(within, situation)
         if not isinstance(refused, Forward):
             return refused
