@@ -2,7 +2,7 @@ r"""Python's regexes as the trees of our JavaScript regexes, to prove that they 
 
 >>> from re import compile
 >>> [steps_grow(compile(text), Use.SEARCH) for text in (r"a+b", r"(?<!a)a+b", r"(a|a)*b")]
-[2.0, 1.0, inf]
+[2, 1, inf]
 
 The number is the exponent: twice the text takes 2, 4 or 8 times as long.
 
