@@ -15,7 +15,8 @@ from mcp_tool_filter.rooms.edits.definitions import (
     fixed_arguments,
     problems_in,
 )
-from mcp_tool_filter.rooms.edits.tables import ToolEdit
+from mcp_tool_filter.rooms.edits.editor import DefinitionEditor
+from mcp_tool_filter.rooms.edits.tables import ToolEdit, parse_edits
 from tests.rows import each_row
 
 ROWS: list[tuple[bytes, ToolEdit, bytes]] = [
@@ -111,3 +112,15 @@ def test_what_is_edited_stays_json() -> None:
         "name": "b", "title": "T", "description": "D", "annotations": {"destructiveHint": True},
         "_meta": {"k": 1}, "inputSchema": {"type": "object", "properties": {}, "required": []},
     }  # fmt: skip
+
+
+def test_what_is_remembered_of_an_upstreams_definitions_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An upstream may send another definition with each list."""
+    monkeypatch.setattr("mcp_tool_filter.rooms.edits.editor._LARGEST_KEPT", 1000)
+    editor = DefinitionEditor(parse_edits({"a": {"title": "T"}}))
+    for number in range(200):
+        raw = b'{"name":"a","n":%d,"inputSchema":{}}' % number
+        assert editor.edited("a", raw) == raw[:-1] + b',"title":"T"}'
+    assert 0 < sum(map(len, editor._kept)) <= 1000

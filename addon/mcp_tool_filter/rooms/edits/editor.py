@@ -35,6 +35,7 @@ from mcp_tool_filter.core.messages.tools import (
     with_edits,
 )
 from mcp_tool_filter.core.policy.choice import Claims
+from mcp_tool_filter.core.policy.patterns import Pattern
 from mcp_tool_filter.core.policy.situation import Editor
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.core.policy.verdict import Drop, Reason, Reply, Why
@@ -46,7 +47,7 @@ from mcp_tool_filter.rooms.edits.definitions import (
 )
 from mcp_tool_filter.rooms.edits.tables import NO_EDIT, BadEdit, Edits
 
-_MOST_KEPT = 20_000  # edited definitions, by the server's own
+_LARGEST_KEPT = 64 * 1024 * 1024  # bytes of definitions, edited and not
 _CALL = "tools/call"
 
 
@@ -57,6 +58,8 @@ class DefinitionEditor:
     edits: Edits
     _kept: dict[bytes, bytes | None] = field(default_factory=dict)
     """None for a definition that cannot be edited: its tool is hidden."""
+    _size: int = 0
+    """Bytes of these definitions, before and after."""
     _lists: tuple[object, bytes] | None = None
     """The definitions of a snapshot, and all of them edited: most clients get this list."""
 
@@ -169,21 +172,31 @@ class DefinitionEditor:
 
     def edited(self, name: str, raw: bytes) -> bytes | None:
         """Return a definition with its edits; None if that is not possible."""
+        try:
+            edit = self.edits.for_tool(name)
+        except BadEdit:
+            return None
+        if edit is NO_EDIT:
+            return raw
         if raw in self._kept:
             return self._kept[raw]
         try:
-            edit = self.edits.for_tool(name)
-            if edit is NO_EDIT:
-                return raw
-            for _ in problems_in(raw, edit):
-                pass  # the report warns of them
+            list(problems_in(raw, edit))  # the report warns of them; some make an edit impossible
             edited: bytes | None = edited_definition(raw, edit)
-        except (CannotEdit, BadEdit):
+        except CannotEdit:
             edited = None
-        if len(self._kept) >= _MOST_KEPT:
-            self._kept.clear()
-        self._kept[raw] = edited
+        self._keep(raw, edited)
         return edited
+
+    def _keep(self, raw: bytes, edited: bytes | None) -> None:
+        """Remember an edited definition. An upstream may send others again and again."""
+        size = len(raw) + len(edited or b"")
+        if self._size + size > _LARGEST_KEPT:
+            self._kept.clear()
+            self._size = 0
+        if size <= _LARGEST_KEPT:
+            self._kept[raw] = edited
+            self._size += size
 
     def refusal(self, text: bytes, names: Iterable[str]) -> bytes:
         """Return errors that we write with the names that the client knows."""
@@ -222,7 +235,7 @@ class DefinitionEditor:
             if new in names and new != own:
                 return f"The new name of {shown(own)} is taken: the server has a tool {shown(new)}"
             by = snapshot.choice.hiding(new) if own in snapshot.allowed else None
-            if by is not None and getattr(by, "matches", None):
+            if isinstance(by, Pattern):
                 return f'The new name of {shown(own)} is denied: "{by.text}" matches {shown(new)}'
         for name, raw in snapshot.allowed.items():
             try:

@@ -72,7 +72,7 @@ class ToolEdit:
             for key in _SINGLE
         }
         dropped = tuple(dict.fromkeys((*other.drop, *self.drop)))
-        return ToolEdit(**joined, **single, drop=dropped)  # type: ignore[arg-type]  # by name
+        return ToolEdit(**joined, **single, drop=dropped)  # type: ignore[arg-type]  # mypy sees no key's type
 
     def disagrees(self, other: ToolEdit) -> bool:
         """Tell whether both set the same, and not to the same."""
