@@ -1,6 +1,6 @@
 """MCP Tool Filter: removes tools from an MCP server; everything else passes through unchanged."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 IS_PUBLISHED = False
 """True once package indexes have ``mcp-tool-filter``. Until then nobody may install it from one:
 whoever registers the name would run code at our users."""

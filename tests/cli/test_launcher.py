@@ -21,8 +21,58 @@ from tests.rows import each_row
 from tests.stdio_client import started, upstream
 
 
-def test_version_is_printed(ran: Typed) -> None:
-    assert ran("--version") == (f"mcp-tool-filter {__version__}\n", "")
+def _git(folder: Path, *words: str) -> str:
+    who = ["-c", "user.name=me", "-c", "user.email=me@mail.example"]
+    said = subprocess.check_output(["git", "-C", str(folder), *who, *words], text=True)
+    return said.strip()
+
+
+def _version_from(root: Path) -> str:
+    """Return what ``--version`` says with our package below this folder, and without git."""
+    (root / "addon").symlink_to(ADDON)
+    command = [sys.executable, "-W", "error", "-m", "mcp_tool_filter", "--version"]
+    env = {**surroundings(root), "PYTHONPATH": str(root / "addon"), "PATH": ""}
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, env=env, cwd="/")
+    assert ended.stderr == ""
+    return ended.stdout
+
+
+@pytest.mark.parametrize("how", ["branch", "packed", "detached", "work tree"])
+def test_version_from_a_clone_names_the_commit(how: str, tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    _git(clone, "init", "-q", "-b", "a/branch")
+    _git(clone, "commit", "-q", "--allow-empty", "-m", "one")
+    commit = _git(clone, "rev-parse", "HEAD")
+    if how == "packed":
+        _git(clone, "pack-refs", "--all")
+    elif how == "detached":
+        _git(clone, "checkout", "-q", "--detach")
+    elif how == "work tree":
+        _git(clone, "worktree", "add", "-q", str(tmp_path / "other"))
+        clone = tmp_path / "other"
+    assert _version_from(clone) == f"mcp-tool-filter {__version__} (commit {commit})\n"
+
+
+@pytest.mark.parametrize("head", [None, "", "ref: refs/heads/none", "ref:", "\0", "<b>", "../.."])
+def test_version_names_no_commit_where_none_can_be_read(head: str | None, tmp_path: Path) -> None:
+    if head is not None:
+        (tmp_path / ".git").mkdir()
+        (tmp_path / ".git" / "HEAD").write_text(head)
+    assert _version_from(tmp_path) == f"mcp-tool-filter {__version__}\n"
+
+
+def test_an_installed_package_looks_for_no_commit(tmp_path: Path) -> None:
+    """Its environment may well be in somebody's repository."""
+    place = tmp_path / "site-packages"
+    place.mkdir()
+    (place / "mcp_tool_filter").symlink_to(ADDON / "mcp_tool_filter")
+    _git(tmp_path, "init", "-q")
+    _git(tmp_path, "commit", "-q", "--allow-empty", "-m", "one")
+    env = {**surroundings(tmp_path), "PYTHONPATH": str(place)}
+    command = [sys.executable, "-m", "mcp_tool_filter", "--version"]
+    said = subprocess.check_output(command, text=True, env=env, cwd="/")
+    assert said == f"mcp-tool-filter {__version__}\n"
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["--help", "--port", "no"]])

@@ -39,8 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "--" in args:
         _leave_python_path_to_the_command()
     if args[:1] == ["--version"]:
-        print(f"mcp-tool-filter {__version__}")
-        return 0
+        return _show_version()
     try:
         status = _run(args)
         sys.stdout.flush()
@@ -109,8 +108,7 @@ def _run_filter(argv: Sequence[str]) -> int:
 
     typed = parse_flags(argv)
     if "version" in typed:
-        print(f"mcp-tool-filter {__version__}")
-        return 0
+        return _show_version()
     if "help" in typed:
         return _show_help()
     from mcp_tool_filter.cli.settings import chosen, read_sources
@@ -183,6 +181,42 @@ def _warn_about_unused(typed: Given, settings: Settings) -> None:
 
             say(f"Warning: --{name} has no effect {where}")
     import_module("mcp_tool_filter.cli.settings").warn_about_lonely(typed, settings)
+
+
+def _show_version() -> int:
+    commit = _commit_of_clone()
+    print(f"mcp-tool-filter {__version__}" + (f" (commit {commit})" if commit.isalnum() else ""))
+    return 0
+
+
+def _commit_of_clone() -> str:
+    """Return the commit of the clone that we run from; empty if there is none."""
+    addon = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    if os.path.basename(addon) != "addon":  # installed
+        return ""
+    folder = os.path.join(os.path.dirname(addon), ".git")
+    try:
+        if os.path.isfile(folder):  # a linked work tree, or a submodule
+            folder = os.path.join(os.path.dirname(folder), _read_line(folder)[len("gitdir: ") :])
+        head = _read_line(os.path.join(folder, "HEAD"))
+        return _resolved(folder, head[len("ref: ") :]) if head.startswith("ref: ") else head
+    except (OSError, ValueError):
+        return ""
+
+
+def _resolved(folder: str, ref: str) -> str:
+    shared = folder
+    with suppress(OSError):
+        shared = os.path.join(folder, _read_line(os.path.join(folder, "commondir")))
+    with suppress(OSError):
+        return _read_line(os.path.join(shared, ref))
+    with open(os.path.join(shared, "packed-refs"), encoding="utf-8") as packed:
+        return next((line.split()[0] for line in packed if line.split()[1:] == [ref]), "")
+
+
+def _read_line(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.readline().strip()
 
 
 def _show_help(what: str = "render_help") -> int:

@@ -36,6 +36,8 @@ TOPICS: Final = {
     "extensions": "proposed extensions of MCP, and what the filter does with each",
     "troubleshooting": "what error messages mean, and what a client's own setting cannot do",
     "promises": "what the filter guarantees, and the limits of that",
+    "platforms": "what is known of macOS and Windows, and what differs there",
+    "releases": "what a version number promises, and where a release comes from",
     "changelog": "what has changed, the newest first",
 }
 _HELP: Final = Option("help", "show this help", short="h", only_typed=True)
