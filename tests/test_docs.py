@@ -9,9 +9,12 @@ from functools import cache
 from pathlib import Path
 
 from mcp_tool_filter.cli.options import OPTIONS
+from mcp_tool_filter.cli.table import TOPICS
 from tests.proxy import REPOSITORY
+from tests.shown import Block, blocks, blocks_of, pages
 
 PACKAGE = REPOSITORY / "addon" / "mcp_tool_filter"
+DOCS = PACKAGE / "docs"
 # Where a reference may begin: the top, the package, and for short ones the core and its rooms.
 ROOTS = [REPOSITORY, REPOSITORY / "addon", PACKAGE, PACKAGE / "core", PACKAGE / "rooms"]
 
@@ -129,5 +132,77 @@ def test_the_page_about_extensions_names_tests_that_exist() -> None:
     for row in rows:
         found = re.search(r"\| `(tests/[\w/]+\.py)::(test_\w+)` \|$", row)
         assert found, row
-        source = (REPOSITORY / found[1]).read_text("utf-8")
-        assert re.search(rf"^(?:async )?def {found[2]}\(", source, re.MULTILINE), row
+        assert has_test(found[1], found[2]), row
+
+
+_MOST_WORDS = 1_200
+
+
+def test_no_page_is_long() -> None:
+    """One page answers one question. The changelog is a list, which nobody reads as a whole."""
+    sizes = {page: len(page.read_text("utf-8").split()) for page in DOCS.rglob("*.md")}
+    long = {page.name: size for page, size in sizes.items() if size > _MOST_WORDS}
+    assert long.keys() <= {"CHANGELOG.md"}
+    assert len((REPOSITORY / "README.md").read_text("utf-8").split()) <= 1_000
+
+
+def test_the_index_lists_every_page_once() -> None:
+    listed = re.findall(r"\]\(([\w/-]+\.md)\)", (DOCS / "README.md").read_text("utf-8"))
+    own = [page.name for page in DOCS.glob("*.md") if page.name != "README.md"]
+    assert sorted(listed) == sorted([*own, "decisions/README.md"])
+    assert sorted(TOPICS) == sorted(name.removesuffix(".md").lower() for name in own)
+
+
+def test_each_link_to_a_heading_leads_to_one() -> None:
+    wrong = []
+    for page in pages():
+        for name, anchor in _TO_A_HEADING.findall(page.read_text("utf-8")):
+            target = (page.parent / name).resolve() if name else page
+            if anchor not in anchors_of(target.read_text("utf-8")):
+                wrong.append((page.name, f"{name}#{anchor}"))
+    assert wrong == []
+
+
+_TO_A_HEADING = re.compile(r"\]\(([\w./-]*\.md|)#([^)]+)\)")
+
+
+def anchors_of(text: str) -> set[str]:
+    """Return the names that GitHub gives to the headings."""
+    headings = re.findall(r"^#+ +(.*)$", _BLOCK.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}
+
+
+_LOOKS_LIKE_A_COMMAND = re.compile(
+    r"^(?: {4}|\t)?(?:\$ )?(?:mcp-tool-filter|mitm\w+|pipx?|uvx?|git|npx|python3?|curl) [^:]*$",
+    re.MULTILINE,
+)
+
+
+def test_each_block_of_commands_is_marked_as_such() -> None:
+    """Then tests/test_shown_examples.py runs it, or its mark says why not."""
+    others = [block for block in blocks() if not block.is_commands]
+    assert [block.text for block in others if _LOOKS_LIKE_A_COMMAND.search(block.text)] == []
+    for page in pages():
+        prose = _BLOCK.sub("", page.read_text("utf-8"))
+        assert [line for line in prose.splitlines() if re.match(r" {4}mcp-tool|\$ ", line)] == []
+
+
+def test_each_mark_gives_a_reason_or_names_a_test() -> None:
+    wrong = [block.mark for block in blocks() if block.mark and not is_good(block)]
+    assert wrong == []
+    [unknown] = blocks_of("<!-- run by tests/test_docs.py::test_nothing -->\n```sh\na\n```\n")
+    assert not is_good(unknown)
+
+
+def is_good(block: Block) -> bool:
+    how, _, what = block.mark.partition(": ")
+    if how == "not run":
+        return len(what.split()) > 3
+    named = re.fullmatch(r"run by (tests/[\w/]+\.py)::(test_\w+)", block.mark)
+    return named is not None and has_test(named[1], named[2])
+
+
+def has_test(file: str, name: str) -> bool:
+    path = REPOSITORY / file
+    defined = rf"^\s*(?:async )?def {name}\("
+    return path.is_file() and bool(re.search(defined, path.read_text("utf-8"), re.MULTILINE))

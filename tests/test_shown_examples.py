@@ -1,6 +1,7 @@
 """Every command that the README and the pages show is run, with an upstream and files as they say.
 
-What would go on until somebody ends it only reports what it would start with (--dry-run).
+What would go on until somebody ends it only reports what it would start with (--dry-run). The
+commands of a block with a mark are not run here: see ``tests/shown.py``.
 """
 
 from __future__ import annotations
@@ -17,28 +18,36 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.cli.table import COMMANDS
-from tests.cli.launched import run, surroundings
-from tests.cli.test_help import shown_commands
+from tests.cli.launched import launched, run, surroundings
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.proxy import REPOSITORY
+from tests.proxy import tool as started_tool
+from tests.shown import shown_commands
 from tests.stdio_client import filtered, upstream
 
-SHOWN = sorted({line.partition("  #")[0].strip() for line in shown_commands()})
-# They need a person, an account or another host; each has tests of its own.
-_ELSEWHERE = re.compile("mcp-tool-filter (login|run|serve|wrap .*--pick)\\b|.*--follow|.*https://")
+_OURS = re.compile(r"(?:[A-Z_]+=\S+ )?mcp-tool-filter(?: |$)")
+_MITMPROXY = re.compile(r"(mitmdump|mitmweb) -s addon/tool_filter\.py ")
+_UNTIL_ENDED = re.compile("mcp-tool-filter serve")
+_UPSTREAM = "http://localhost:3000"
 _MORE = {"pick": ["--names", "delete_file"], "wrap": ["--yes"], "unwrap": ["--yes"]}
 _SERVER = upstream()
+_LINES = shown_commands(is_marked=False)
+
+
+def of(pattern: re.Pattern[str]) -> list[str]:
+    return [line for line in _LINES if pattern.match(line)]
 
 
 def words_of(line: str, url: str) -> list[str]:
     """Return the words after the program's name, for the upstream that is there."""
-    words = [word.replace("http://localhost:3000/mcp", url) for word in shlex.split(line)[1:]]
+    words = [word.replace(f"{_UPSTREAM}/mcp", url) for word in shlex.split(line)]
+    words = words[words.index("mcp-tool-filter") + 1 :]
     if "--" in words:
         words[words.index("--") + 1 :] = _SERVER
     if "--server" in words:
         words = ["--config", "servers.toml", *words]
-    if words[0] in COMMANDS:
-        return words + _MORE.get(words[0], [])
+    if not words or words[0] in COMMANDS:
+        return words + _MORE.get("".join(words[:1]), [])
     at = words.index("--") if "--" in words else len(words)
     return [*words[:at], *([] if "--list-tools" in words else ["--dry-run"]), *words[at:]]
 
@@ -47,8 +56,7 @@ def words_of(line: str, url: str) -> list[str]:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that the pages name."""
     tmp_path = tmp_path_factory.mktemp("model")
-    readme = (REPOSITORY / "README.md").read_text("utf-8")
-    [rules] = re.findall(r"^```yaml\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    rules = (REPOSITORY / "addon/mcp_tool_filter/docs/rules/files-inside-a-folder.yaml").read_text()
     (tmp_path / "policy.yaml").write_text(rules)
     recording = next(iter(sorted((REPOSITORY / "recordings").glob("*.flow"))))
     shutil.copy(recording, tmp_path / "session.flow")
@@ -70,11 +78,11 @@ def folder(model: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(model, tmp_path / "home"))
 
 
-@pytest.mark.parametrize("line", [line for line in SHOWN if not _ELSEWHERE.match(line)])
+@pytest.mark.parametrize("line", [one for one in of(_OURS) if not _UNTIL_ENDED.match(one)])
 async def test_shown_examples_work(line: str, folder: Path) -> None:
     async with mcp_upstream(tools=[tool("read_file"), tool("delete_file")]) as there:
         words = words_of(line, there.url)
-        if words[0] == "unwrap":
+        if words[:1] == ["unwrap"]:
             run("wrap", *words[1:3], "--deny", "^a", "--yes", home=folder)
         ended = await asyncio.to_thread(
             subprocess.run,
@@ -87,5 +95,32 @@ async def test_shown_examples_work(line: str, folder: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
-def test_most_examples_are_run_here() -> None:
-    assert sum(not _ELSEWHERE.match(line) for line in SHOWN) > 18
+@pytest.mark.parametrize("line", of(_UNTIL_ENDED))
+async def test_shown_examples_that_serve_work(line: str, folder: Path) -> None:
+    words = [*shlex.split(line)[1:], "--config", str(folder / "servers.toml")]
+    if "--profile" in words:
+        file = folder / "servers.toml"
+        file.write_text(f"{file.read_text()}[profiles.review]\nread-only = true\n")
+    if "--stdio" in words:
+        ended = await asyncio.to_thread(run, *words, home=folder)
+        assert (ended.returncode, ended.stdout) == (0, "")
+        return
+    async with launched(*words, home=folder) as it:
+        await it.says(r"http://127\.0\.0\.1:\d+/files/mcp")
+
+
+@pytest.mark.parametrize("line", of(_MITMPROXY))
+async def test_shown_examples_with_mitmproxy_work(line: str, folder: Path) -> None:
+    async with mcp_upstream(tools=[tool("read_file"), tool("delete_file")]) as there:
+        name, *words = shlex.split(line.replace(_UPSTREAM, there.url.removesuffix("/mcp")))
+        words[1] = str(REPOSITORY / words[1])
+        words = [word.replace("policy.yaml", str(folder / "policy.yaml")) for word in words]
+        async with started_tool(name, *words, home=folder) as it:
+            await it.says("Tools: 2, of which 1 denied, 1 exposed")
+
+
+def test_each_command_that_is_shown_is_run_or_has_a_mark() -> None:
+    kinds = (_OURS, _MITMPROXY)
+    assert [line for line in _LINES if not any(kind.match(line) for kind in kinds)] == []
+    assert len(of(_OURS)) > 25
+    assert len(of(_MITMPROXY)) > 2

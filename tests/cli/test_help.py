@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -24,8 +23,8 @@ from mcp_tool_filter.cli.settings import gather, settle
 from mcp_tool_filter.cli.table import COMMANDS, TOPICS, Command
 from tests.cli.launched import ADDON, Typed, surroundings
 from tests.programs import need_program
-from tests.proxy import REPOSITORY
 from tests.rows import each_row
+from tests.shown import DOCS, shown_commands
 
 ALL = list(COMMANDS.values())
 
@@ -125,20 +124,11 @@ def test_the_manual_is_installed_where_man_looks() -> None:
     assert page.read_text("utf-8").startswith(".TH MCP-TOOL-FILTER 1 ")
 
 
-DOCS = REPOSITORY / "addon" / "mcp_tool_filter" / "docs"
-_BLOCK = re.compile(r"^```(?:sh|text|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_COMMAND = re.compile(r"^(?:\$ )?(mcp-tool-filter .*)$", re.MULTILINE)
-
-
-def shown_commands() -> Iterator[str]:
-    for page in [REPOSITORY / "README.md", *sorted(DOCS.glob("*.md"))]:
-        for block in _BLOCK.findall(page.read_text()):
-            yield from _COMMAND.findall(block)
-
-
-@each_row("line", sorted(set(shown_commands())))
+@each_row("line", [line for line in shown_commands() if line.startswith("mcp-tool-filter")])
 def test_every_command_line_shown_in_help_is_valid(line: str) -> None:
-    words = shlex.split(line, comments=True)[1:]
+    words = shlex.split(line)[1:]
+    if not words:
+        return
     if words[0] in COMMANDS:
         COMMANDS[words[0]].parse(words[1:])
         return
@@ -151,7 +141,7 @@ def test_the_file_with_settings_shown_in_help_is_valid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKEN", "t")
-    [text] = re.findall(r"^```toml\n(.*?)^```", (DOCS / "options.md").read_text(), re.M | re.S)
+    [text] = re.findall(r"^```toml\n(.*?)^```", (DOCS / "settings.md").read_text(), re.M | re.S)
     (tmp_path / "settings.toml").write_text(text)
     found = settle(gather(parse_flags(["--config", str(tmp_path / "settings.toml")]), {}))
     assert found.config().choice.exceptions != ()
@@ -166,11 +156,12 @@ def test_each_topic_is_a_page_that_fits(
     page = typed("help", topic).out
     assert page.startswith("# ")
     lines = [line for line in page.splitlines() if not line.startswith("    ")]
-    assert not [line for line in lines if line.startswith(("|", "```")) or "](" in line]
+    assert not [line for line in lines if line.startswith(("|", "```", "<!--")) or "](" in line]
     assert not [line for line in lines if len(line) > columns and " " in line.strip()]
     raw = (DOCS / f"{'CHANGELOG' if topic == 'changelog' else topic}.md").read_text()
     said = set(re.findall(r"\w+", page))
-    assert set(re.findall(r"\w+", re.sub(r"\]\(.*?\)|^```\w+|\|.*", "", raw, flags=re.M))) <= said
+    prose = re.sub(r"\]\(.*?\)|^```\w+|\|.*|^<!--.*-->", "", raw, flags=re.M)
+    assert set(re.findall(r"\w+", prose)) <= said
 
 
 @pytest.mark.parametrize(
