@@ -61,6 +61,8 @@ class LineSession:
     config: Config
     name: str
     """What the config file calls the server; empty if it is not from there."""
+    config_file: str
+    """The file from which it has this name; or empty."""
     called: Callable[[], str]
     """Returns what people call the upstream, without secrets."""
     warn: Callable[[str], None]

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 PREFIX: Final = "MCP_TOOL_FILTER_"
+ENTRY: Final = "MCP_TOOL_FILTER_ENTRY"
+"""The variable by which an entry of a client's file tells its filter who has started it."""
 
 # What an option needs: without it, it has no effect.
 A_COMMAND: Final = "a command"

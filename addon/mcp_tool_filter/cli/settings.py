@@ -93,6 +93,11 @@ class Settings:
     """Where the settings are from, if a config file is among them."""
 
     @property
+    def config_file(self) -> str:
+        """The file that names the server; empty if none does."""
+        return self.sources.file.path if self.name and self.sources and self.sources.file else ""
+
+    @property
     def endpoint(self) -> str:
         """Path and query; empty if not given."""
         return str(self.texts["endpoint"])
@@ -247,7 +252,7 @@ def _loudness(typed: Sequence[str]) -> int:
     return int(typed[0]) if typed and typed[0] in ("1", "2") else typed.count("true")
 
 
-_NOT_OURS = ("WRAPPED", "WRAPPED_LOGIN", "PEERS", "PICTURES")  # variables of wrap and of our tests
+_NOT_OURS = ("WRAPPED", "WRAPPED_LOGIN", "ENTRY", "PEERS", "PICTURES")  # of wrap and our tests
 _ADD_UP = [option.name for option in OPTIONS.values() if option.adds_up]
 _UPSTREAMS = ("upstream", "upstream-cmd", COMMAND)  # the ways to set the upstream
 _WAYS = ("server", *_UPSTREAMS)

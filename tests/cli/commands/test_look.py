@@ -17,7 +17,9 @@ import pytest
 import urwid
 
 from mcp_tool_filter.cli.commands.look import Tool
+from mcp_tool_filter.cli.options import ENTRY
 from mcp_tool_filter.cli.picker import Picker, Row
+from mcp_tool_filter.rooms.clients import entries
 from tests.cli.launched import ADDON, Typed, ended, launched
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.programs import need_program
@@ -336,7 +338,7 @@ def test_picked_patterns_are_written_to_the_clients_file(
     terminal.wait(lambda screen: "Undo: mcp-tool-filter unwrap" in screen)
     written = json.loads(file.read_text())["mcpServers"]["files"]
     assert written["args"] == ["--deny", "^write_file$", "--", *server]
-    assert written["env"] == {"KEY": "k"}
+    assert written["env"] == {"KEY": "k", ENTRY: entries.key_of(written)}
 
 
 # The screen

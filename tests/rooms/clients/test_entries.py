@@ -24,6 +24,7 @@ SECRET = "Bearer s3cr$et-$HOME"
 A = "https://a.example/mcp"
 ENTRIES: dict[str, ServerEntry] = {
     "command": {"command": "npx", "args": ["-y", "server", "--", "x"], "env": {"KEY": "k"}},
+    "no variables": {"command": "server", "args": ["x"], "env": {}},
     "command alone": {"command": "server"},
     "stdio type": {"type": "stdio", "command": "uvx", "args": [], "disabled": True},
     "nested": {"command": {"path": "server", "args": ["a"], "env": {"A": "b"}}, "settings": {}},
@@ -54,6 +55,11 @@ ENTRIES: dict[str, ServerEntry] = {
 def test_a_wrapped_entry_can_be_restored_or_wrapped_again(entry: ServerEntry) -> None:
     """No secret becomes an argument: every user of the machine can list these."""
     wrapped = wrap(entry, FLAGS, PROGRAM)
+    keyed = wrap(entry, FLAGS, PROGRAM, "key")
+    assert (entries.key_of(wrapped), str(entries.key_of(keyed)).rstrip("-")) == (None, "key")
+    assert unwrap(keyed) == entry
+    assert wrap(keyed, FLAGS, PROGRAM) == wrapped
+    assert entries.start_of(keyed) == entries.start_of(wrapped)
     assert [entries.is_wrapped(one) for one in (entry, wrapped)] == [False, True]
     assert entries.flags_of(wrapped) == FLAGS
     assert unwrap(wrapped) == entry

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from mcp_tool_filter.cli.options import ENTRY
 from tests.cli.launched import Said, Typed
 from tests.rooms.stdio.relaying import names_in
 from tests.session_upstream import session_upstream
@@ -91,7 +92,7 @@ def test_a_command_moves_into_the_default_file_and_back(it: Cursor) -> None:
     assert "[servers.files]" in said.out
     assert stat.S_IMODE(it.default.stat().st_mode) == 0o600
     entry = it.entry()
-    assert (entry["args"], "env" in entry) == (["--server", "files"], False)
+    assert (entry["args"], list(entry["env"])) == (["--server", "files"], [ENTRY])
     with it.client("files") as client:
         assert names_in(client.asks("tools/list")) == ["read_file", "env"]
         assert "env-s3cret" in json.dumps(client.calls("env", name="TOKEN"))

@@ -14,15 +14,17 @@ from typing import Any
 
 import pytest
 
+from mcp_tool_filter.cli.options import ENTRY
 from mcp_tool_filter.rooms.status.running import running_filters
 from tests.browser import browser
 from tests.cli.launched import Typed
 from tests.oauth_upstream import oauth_upstream
 from tests.rooms.serve.test_serve import serving
 from tests.rooms.status.test_running import base
+from tests.rooms.stdio.relaying import names_in
 from tests.rooms.stdio.served_command import Served
 from tests.session_upstream import session_upstream
-from tests.stdio_client import filtered, upstream
+from tests.stdio_client import filtered, started, upstream
 from tests.waiting import eventually
 
 MEMBERS = (
@@ -186,6 +188,43 @@ def test_running_filters_are_joined_with_servers(home: Path, base: Path, status_
         two.ends()
         assert [key for key in status_of() if key[1] == "running"] == []
         assert len(os.listdir(base / "mcp-tool-filter")) == 1
+
+
+def test_an_entry_gets_only_the_filters_that_it_has_started(
+    home: Path, base: Path, typed: Typed, status_of: Status
+) -> None:
+    """Another process may have the same command line, or serve the same command."""
+    command = upstream("--tools", "read_file,delete_file,env")
+    like = {"command": command[0], "args": command[1:]}
+    file = home / ".cursor" / "mcp.json"
+    write_cursor(home, ".cursor/mcp.json", files=like, same=like, moved=like)
+    before = file.read_text()
+    for name in ("files", "same"):
+        typed("wrap", "cursor", name, "--deny", "^delete", "--yes")
+    into = home / "team.toml"
+    typed("wrap", "cursor", "moved", "--into", into, "--yes")
+    other = home / "other.toml"
+    other.write_text(into.read_text())
+    entries = json.loads(file.read_text())["mcpServers"]
+    with ExitStack() as stack:
+        for name in ("files", "moved"):
+            one = entries[name]
+            words = [one["command"], *one["args"]]
+            alone = stack.enter_context(started(*words, home=home))
+            client = stack.enter_context(started(*words, home=home, environment=one["env"]))
+            for each in (alone, client):
+                each.opens()
+            assert "env" in names_in(client.asks("tools/list"))
+            said = json.dumps(client.calls("env", name=ENTRY))
+            assert one["env"][ENTRY] not in said, "a filter within the command is another one"
+        stack.enter_context(filtered("--config", str(other), "--server", "moved", home=home))
+        eventually(lambda: len(running_filters()) == 5)
+        rows = status_of("--config", into)
+        runs = {name: len(row["running"]) for (name, source), row in rows.items() if row["clients"]}
+        assert runs == {"files": 1, "same": 0, "moved": 1}
+        assert len(rows["moved", "team.toml"]["running"]) == 2, "both serve this section"
+    typed("unwrap", "--all", "--yes")
+    assert file.read_text() == before
 
 
 def test_what_one_process_serves_is_joined_by_name(home: Path, status_of: Status) -> None:

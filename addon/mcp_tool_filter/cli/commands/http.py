@@ -127,6 +127,7 @@ class Filter:
         activity = activity_for(settings, asyncio.get_running_loop()) if shows else None
         self.around = Surroundings(
             rooms=ROOMS,
+            config_file=settings.config_file,
             warn=say,
             sinks=[activity.show] if activity else [],
             on_end=partial(say_summary, activity),

@@ -97,6 +97,8 @@ class Surroundings:
     """Sets the deny patterns and their exceptions for the dashboard; returns the problem."""
     savings: object = None
     """Saves them in the config file; the room that shows a page knows how."""
+    config_file: str = ""
+    """The config file from which servers have their names."""
     hang_up: Callable[[], Awaitable[None]] | None = None
     """Called at SIGHUP instead of taking new lists."""
     links: tuple[Link, ...] = ()

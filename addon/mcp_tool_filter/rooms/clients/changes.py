@@ -17,6 +17,7 @@ from pathlib import Path
 from time import sleep
 
 from mcp_tool_filter.cli.flags import Given, UsageError
+from mcp_tool_filter.cli.options import ENTRY
 from mcp_tool_filter.cli.terminal import Colour, is_terminal, paint, say
 from mcp_tool_filter.core.errors import StartError, safe_lines
 from mcp_tool_filter.core.policy.snapshot import shown
@@ -30,6 +31,7 @@ from mcp_tool_filter.rooms.secrets.shown import secrets_in_words
 _MOST_TRIES = 20
 _PAUSE = 0.05  # seconds between them
 _SHORTEST_SECRET = 4  # characters
+_NO_SECRETS = (entries.WAS, ENTRY)
 _SECRETIVE = ("env", "envs", "environment", "headers", "http_headers")
 
 
@@ -347,7 +349,7 @@ def _secrets_in(value: object) -> Iterator[str]:
 
 def _spellings_of(values: Mapping[str, object]) -> Iterator[str]:
     for name, value in values.items():
-        if isinstance(value, str) and len(value) >= _SHORTEST_SECRET and name != entries.WAS:
+        if isinstance(value, str) and len(value) >= _SHORTEST_SECRET and name not in _NO_SECRETS:
             yield value
             yield json.dumps(value)[1:-1]
             yield json.dumps(value, ensure_ascii=False)[1:-1]

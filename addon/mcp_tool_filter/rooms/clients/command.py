@@ -192,7 +192,7 @@ def _wrapping(
     is_new = how is How.EXACTLY or (how is How.REPLACE and _is_whole(wanted))
     new = wanted if is_new else _added(old, wanted, may_replace=how is How.REPLACE)
     flags = [word for name, values in new.items() for word in typed_as(name, values)]
-    wrapped, section = entries.wrap(listed.original(), flags, _program(listed)), None
+    wrapped, section = entries.wrap(listed.original(), flags, _program(listed), listed.mark), None
     _refuse_a_bad_start(wrapped)
     if into:
         wrapped, section = _move(listed, _not_shared(new, shared), into, changes)
@@ -333,7 +333,8 @@ def _move(
         text = moving.with_section(text, name, original, policy, listed.origin)
     changes.rewrite(file, text)
     words = [*_program(listed), "--server", name, *_naming(file, path)]
-    return moving.entry_for(original, [*words, *own]), Moved(file, name, original, text)
+    entry = moving.entry_for(original, [*words, *own])
+    return entries.with_key(entry, listed.mark), Moved(file, name, original, text)
 
 
 def _section_for(

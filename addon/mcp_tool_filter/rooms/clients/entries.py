@@ -4,7 +4,8 @@ A command is wrapped: the filter starts it. A URL becomes a command: the filter 
 Everything else in the entry stays. The old entry of a URL is kept in a variable of the new entry
 (names only; header values stay in the file, in another variable), so that it can be restored.
 Members about the client's login to a URL also move into a variable: Codex does not start a command
-that has one.
+that has one. One more variable is the entry's key: the filter that it starts reports it, so that
+``status`` takes no other process for it.
 
 >>> server = {"command": "npx", "args": ["-y", "server"]}
 >>> wrapped = wrap(server, ["--deny", "^rm"], ["mcp-tool-filter"])
@@ -21,6 +22,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
+from mcp_tool_filter.cli.options import ENTRY
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.http.shown import may_hold_a_secret, shown_url
 from mcp_tool_filter.rooms.secrets.shown import shown_words
@@ -28,6 +30,7 @@ from mcp_tool_filter.rooms.secrets.shown import shown_words
 type ServerEntry = dict[str, object]
 
 WAS = "MCP_TOOL_FILTER_WRAPPED"  # the old entry of a URL
+_WAS_EMPTY = "-"  # ends the key of an entry whose variables were an empty table
 _LOGIN = "MCP_TOOL_FILTER_WRAPPED_LOGIN"  # the old login members; may contain a secret
 _NO_ARGUMENTS = "--stdio"  # has no effect; marks an entry that had no arguments
 _UPSTREAM = "MCP_TOOL_FILTER_UPSTREAM"
@@ -87,9 +90,12 @@ def flags_of(entry: ServerEntry) -> list[str]:
     return _flags_in(entry) or []
 
 
-def wrap(entry: ServerEntry, flags: Sequence[str], program: Sequence[str]) -> ServerEntry:
-    """Return the entry with the filter in front; ``program`` starts it. Raises CannotWrap."""
-    original = unwrap(entry) if is_wrapped(entry) else entry
+def wrap(
+    entry: ServerEntry, flags: Sequence[str], program: Sequence[str], key: str = ""
+) -> ServerEntry:
+    """Return the entry with the filter in front; ``program`` starts it, and reports the ``key``.
+    Raises CannotWrap."""
+    original = with_key(unwrap(entry), "")
     if is_filtered(original):
         raise CannotWrap("The entry already starts the filter", why="Change the flags in its args")
     url, words = url_of(original), words_of(original)
@@ -107,6 +113,7 @@ def wrap(entry: ServerEntry, flags: Sequence[str], program: Sequence[str]) -> Se
         has_args = "args" in holder_of(original) or isinstance(original.get("command"), list)
         marks = [] if has_args else [_NO_ARGUMENTS]
         wrapped = with_words(original, [*program, *flags, *marks, "--", *words])
+    wrapped = with_key(wrapped, key)
     if unwrap(wrapped) != original:
         raise CannotWrap("unwrap could not restore this entry", why="Wrap it by hand")
     return wrapped
@@ -115,7 +122,33 @@ def wrap(entry: ServerEntry, flags: Sequence[str], program: Sequence[str]) -> Se
 def start_of(entry: ServerEntry) -> tuple[list[str], dict[str, str]]:
     """Return the words and the variables with which a wrapped entry starts the filter."""
     environment = environment_of(entry) | environment_of(holder_of(entry))
-    return words_of_filter(entry) or [], {key: str(value) for key, value in environment.items()}
+    variables = {key: str(value) for key, value in environment.items() if key != ENTRY}
+    return words_of_filter(entry) or [], variables
+
+
+def with_key(entry: ServerEntry, key: str) -> ServerEntry:
+    """Return an entry whose filter reports this key; no key takes the present one out."""
+    holder = holder_of(entry)
+    in_list = isinstance(entry.get("command"), list)  # opencode's
+    name = "environment" if in_list or "environment" in holder else "env"
+    before = holder.get(name, {})
+    if not isinstance(before, dict) or not (key or ENTRY in before):
+        return entry
+    variables = {each: value for each, value in before.items() if each != ENTRY}
+    if key:
+        was_empty = before == {} and name in holder
+        variables[ENTRY] = key + _WAS_EMPTY if was_empty else key
+    elif not variables and not str(before[ENTRY]).endswith(_WAS_EMPTY):
+        changed = {each: value for each, value in holder.items() if each != name}
+        return changed if holder is entry else entry | {"command": changed}
+    changed = holder | {name: variables}
+    return changed if holder is entry else entry | {"command": changed}
+
+
+def key_of(entry: ServerEntry) -> str | None:
+    """Return the key that the filter of an entry reports."""
+    found = environment_of(holder_of(entry)).get(ENTRY)
+    return str(found) if found else None
 
 
 def unwrap(entry: ServerEntry) -> ServerEntry:
@@ -123,6 +156,7 @@ def unwrap(entry: ServerEntry) -> ServerEntry:
     flags = _flags_in(entry)
     if flags is None:
         return entry
+    entry = with_key(entry, "")
     if environment_of(entry).get(WAS) is not None:
         return _restore_url(entry)
     words = words_of(entry)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from time import sleep
 
@@ -61,6 +62,12 @@ class ListedServer:
         """The client's file as it is called on any machine of its user."""
         file, home = str(self.place.file), f"{Path.home()}/"
         return f"~/{file.removeprefix(home)}" if file.startswith(home) else file
+
+    @property
+    def mark(self) -> str:
+        """The key that ``wrap`` writes into the entry."""
+        named = "\n".join([self.origin, *self.place.keys, self.name])
+        return sha256(named.encode()).hexdigest()[:16]
 
     def moved(self) -> Moved | None:
         """Return the section that the entry was moved into, or None. Raises StartError."""

@@ -15,6 +15,7 @@ from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.rooms.clients import entries, files, moving
 from mcp_tool_filter.rooms.clients.entries import ServerEntry
 from mcp_tool_filter.rooms.clients.files import BadFile, ClientFile
+from mcp_tool_filter.rooms.clients.listed import ListedServer
 from mcp_tool_filter.rooms.clients.moving import ServersFile
 
 NAME = "mcp-tool-filter"
@@ -68,6 +69,7 @@ def with_one(
     free = NAME if NAME not in kept else f"{NAME}-2"
     model = next((found[one] for one in moved if not entries.url_of(found[one])), found[moved[0]])
     entry = moving.entry_for(_plain(model), [*words, *more])
+    entry = entries.with_key(entry, ListedServer(client, free, entry).mark)
     change = ClientChange(client, client.with_servers(kept | {free: entry}), servers, text)
     return change, len(moved) == len(found)
 

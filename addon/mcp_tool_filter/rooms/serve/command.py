@@ -198,7 +198,8 @@ class _Filter(Filter):
         super().__init__(settings)
         self._file, self._stdio_path = FileOfPatterns(sources), stdio_path
         doors = [] if stdio_path else bind(settings.host, settings.port)
-        self.proxy = Proxy(replace(self.around, hang_up=self._read_again))
+        path = sources.file.path if sources.file else ""
+        self.proxy = Proxy(replace(self.around, config_file=path, hang_up=self._read_again))
         self.proxy.adopt(settings.config())
         self._servers = Servers(
             self.proxy,

@@ -41,7 +41,9 @@ class Announcement(Plug):
             servers = list(map(self._describe, self.proxy.sites.values()))
             servers += [self._beside(*one) for one in self.proxy.shown_besides().items()]
             facts = {"audit_log": None, "dashboard": None} | self.proxy.plugs.facts()
-            return describe_filter(servers, started=started, **facts)
+            return describe_filter(
+                servers, started=started, config_file=self.proxy.around.config_file, **facts
+            )
 
         def answer() -> JsonObject:
             return asyncio.run_coroutine_threadsafe(describe(), loop).result(_LONGEST_ANSWER)

@@ -44,7 +44,7 @@ from mcp_tool_filter.core.process.sentences import tokens_in
 from mcp_tool_filter.core.process.statistics import JsonObject
 from mcp_tool_filter.core.upstream.target import login_to
 from mcp_tool_filter.rooms.clients.command import bare_settings_of, settings_of
-from mcp_tool_filter.rooms.clients.entries import is_filtered, start_of
+from mcp_tool_filter.rooms.clients.entries import is_filtered, key_of, start_of
 from mcp_tool_filter.rooms.clients.listed import ListedServer, find_servers
 from mcp_tool_filter.rooms.clients.moving import server_named_in
 from mcp_tool_filter.rooms.clients.one_entry import file_of
@@ -69,6 +69,8 @@ class StatusRow:
     """The file and the name of the section that it is from, and what else decides: such rows share
     one answer."""
     clients: list[str] = field(default_factory=list)
+    key: str | None = None
+    """What the filter reports that the entry of a client starts."""
     target: str = "?"
     settings: Settings | None = None
     is_reached: bool | None = None
@@ -106,11 +108,6 @@ class StatusRow:
     def says(self) -> str:
         said = ", ".join(f"{number} {hint}" for hint, number in self.hints.items())
         return said or ("says nothing about its tools" if self.known and self.known.tools else "")
-
-    @property
-    def targets(self) -> set[str]:
-        """The names that a running filter may have for its upstream."""
-        return {self.target} | ({self.known.who.shown_upstream} if self.known else set())
 
 
 def run(typed: Given) -> int:
@@ -155,7 +152,7 @@ def rows_of_file(sources: Sources) -> Iterator[StatusRow]:
 def row_of(listed: ListedServer) -> StatusRow:
     place = listed.file.place
     row = StatusRow(listed.name, f"{place.client} ({place.scope})", str(place.file))
-    row.clients, row.target = [place.client], listed.target
+    row.clients, row.target, row.key = [place.client], listed.target, key_of(listed.entry)
     if place.scope == "project":
         row.problem = f"Not asked: {_IN_PROJECT}"
         return row
@@ -274,10 +271,10 @@ def _join_running(rows: Sequence[StatusRow], filters: Iterable[JsonObject]) -> l
             row = StatusRow(f"pid {filter['pid']}", "running", "", problem=str(filter["problem"]))
             others.append(row)
             continue
-        process = {key: filter.get(key) for key in ("pid", "started", "dashboard", "audit_log")}
+        process = {key: filter.get(key) for key in _OF_PROCESS}
         for server in filter["servers"]:
             said = process | {key: value for key, value in server.items() if key not in _OF_ROW}
-            fitting = [row for row in rows if _is_about(server, row)]
+            fitting = [row for row in rows if _is_about(filter, server, row)]
             for row in fitting:
                 row.running.append(said)
             if not fitting:
@@ -291,10 +288,15 @@ def _join_running(rows: Sequence[StatusRow], filters: Iterable[JsonObject]) -> l
 _OF_ROW = ("name", "target", "exposed_tools", "hidden_tools")
 
 
-def _is_about(server: JsonObject, row: StatusRow) -> bool:
-    name = server.get("name")
-    own = row.shared_by[1] if row.shared_by else None
-    return server.get("target") in row.targets and (name is None or own is None or name == own)
+_OF_PROCESS = ("pid", "started", "dashboard", "audit_log", "entry")
+
+
+def _is_about(filter: JsonObject, server: JsonObject, row: StatusRow) -> bool:
+    """Tell whether a filter was started by the entry of a row, or serves its section."""
+    if row.clients:
+        return row.key is not None and filter.get("entry") == row.key
+    section = filter.get("config_file"), server.get("name")
+    return section == (os.path.realpath(row.file), row.name)
 
 
 # How it is shown

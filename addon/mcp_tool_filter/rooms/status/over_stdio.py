@@ -72,7 +72,12 @@ class _Presence:
                 config=session.config,
             )
             log = session.facts.get("audit_log", lambda: None)()
-            return describe_filter([server], started=self._started, audit_log=log)
+            return describe_filter(
+                [server],
+                started=self._started,
+                config_file=session.config_file,
+                audit_log=log,
+            )
 
         with self._lock:
             if not self._is_over and (announced := announce(answer)):

@@ -24,6 +24,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from mcp_tool_filter.cli.options import ENTRY
 from mcp_tool_filter.core.messages.sizes import MANY
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.process.statistics import JsonObject
@@ -205,6 +206,7 @@ def describe_filter(
     servers: Sequence[JsonObject],
     *,
     started: float,
+    config_file: str,
     audit_log: str | None,
     dashboard: str | None = None,
 ) -> JsonObject:
@@ -214,6 +216,8 @@ def describe_filter(
         "started": datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds"),
         "dashboard": dashboard,
         "audit_log": audit_log,
+        "entry": os.environ.get(ENTRY),
+        "config_file": os.path.realpath(config_file) if config_file else None,
         "servers": list(servers),
     }
 

@@ -19,6 +19,7 @@ from contextlib import suppress
 from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING
 
+from mcp_tool_filter.cli.options import ENTRY
 from mcp_tool_filter.core.errors import ConnectFailed
 
 if TYPE_CHECKING:
@@ -240,6 +241,7 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     words = list(command)
     surrounding = {**os.environ, **env}
+    surrounding.pop(ENTRY, None)  # a filter that the command starts is not the entry's
     if sys.platform == "win32":  # there npx is npx.cmd
         words[0] = _which(words[0], surrounding) or words[0]
     try:

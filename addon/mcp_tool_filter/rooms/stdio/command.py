@@ -54,6 +54,7 @@ class StdioSession:
         self.shape = LineSession(
             config=self.config,
             name=settings.name,
+            config_file=settings.config_file,
             called=lambda: settings.shown_upstream,  # seldom asked, and slow to find
             warn=say_beside_client,
             state=lambda: {"ready": self.is_ready, "upstream_up": 1.0, "sessions": 1.0},
