@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from mcp_tool_filter.cli.options import OPTIONS
 from mcp_tool_filter.cli.table import TOPICS
 from tests.proxy import REPOSITORY
@@ -125,14 +127,34 @@ def test_the_page_about_options_names_them_as_they_are_declared() -> None:
             assert option.default in ("", "auto")
 
 
-def test_the_page_about_extensions_names_tests_that_exist() -> None:
-    page = (PACKAGE / "docs" / "extensions.md").read_text("utf-8")
-    rows = [line for line in page.splitlines() if line.startswith("| ") and "---" not in line][1:]
+_TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+
+
+def test_each_test_that_a_page_names_exists() -> None:
+    named = {
+        (page.name, file, test)
+        for page in pages()
+        for file, test in _TEST.findall(page.read_text("utf-8"))
+    }
+    assert len(named) > 60
+    assert [one for one in sorted(named) if not has_test(*one[1:])] == []
+
+
+@pytest.mark.parametrize("name", ["promises", "extensions"])
+def test_each_row_of_a_table_of_promises_names_its_test(name: str) -> None:
+    page = (DOCS / f"{name}.md").read_text("utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| ")]
+    rows = [row for row in rows if "---" not in row and not row.endswith("| test |")]
     assert len(rows) > 10
-    for row in rows:
-        found = re.search(r"\| `(tests/[\w/]+\.py)::(test_\w+)` \|$", row)
-        assert found, row
-        assert has_test(found[1], found[2]), row
+    assert [row for row in rows if not re.search(rf"\| {_TEST.pattern} \|$", row)] == []
+
+
+def test_each_promise_about_security_names_its_test() -> None:
+    page = (REPOSITORY / ".github" / "SECURITY.md").read_text("utf-8")
+    promised = page.partition("## What we promise\n")[2].partition("\n## ")[0]
+    promises = re.split(r"^- ", promised, flags=re.MULTILINE)[1:]
+    assert len(promises) > 8
+    assert [one for one in promises if not _TEST.search(one)] == []
 
 
 _MOST_WORDS = 1_200
