@@ -131,6 +131,7 @@ PLACES = (
     '"method":"tools/call","params":{"name":%s}',
     '"method":"prompts/get","params":{"name":%s}',
     '"method":"resources/read","params":{"uri":%s}',
+    '"method":"vendor/x","params":{"a":%s,"method":"tools/x"}',
     '"method":%s',
     '"error":{"code":1,"message":%s}',
     '"result":{"content":[{"type":"text","text":%s}]}',
@@ -164,6 +165,9 @@ READERS: Mapping[str, Callable[[str], object]] = {
     "method": messages.refuse_lookalike,
     "ends": lambda text: skim.find_ends(raw(text), 500),
     "envelope": lambda text: large.find_result_envelope(raw(text)),
+    "params": lambda text: judged(
+        f'{{"jsonrpc":"2.0","id":1,"method":"a","params":{{"method":"GET","é":{text}}}}}'
+    ),
     "list": listed,
     "list in steps": lambda text: list(large.parse_in_steps(raw(text), Limits())),
     "events": lambda text: EventParser().feed(raw(text)),

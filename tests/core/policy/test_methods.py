@@ -62,6 +62,68 @@ def test_a_request_within_a_request_is_judged_as_if_it_were_sent_alone(params: s
     assert error_code(request("tasks/create", resolve)) == -32601
 
 
+CALL_IN = '{"method":"tools/call","params":{"name":"%s"}}'
+DEEP = '{"a":' * 40 + "%s" + "}" * 40
+
+
+@each_row("around", [
+    '{"a":{"b":%s}}', '{"a":[1,[%s]]}', "[%s]", '{"x":"y","a":{"b":[{"c":%s}]}}', DEEP,
+    '{"a":{"method":"tools/call","params":{"name":"read","x":%s}}}',
+    '{"a":{"method":"GET","params":%s}}', '{"a":{"method":%s,"params":{}}}',
+    '{"task":' + CALL_IN % "read" + ',"b":[' + CALL_IN % "read" + ",%s]}",
+])  # fmt: skip
+@each_row("inside", [
+    CALL_IN,
+    '{"m\\u0065thod":"tools/call","params":{"name":"%s"}}',
+    '{"method":"tools\\/call","p\\u0061rams":{"name":"%s"}}',
+    '{"method":"\\u0074ools/call","params":{"n\\u0061me":"%s"}}',
+    '{"Method":"tools/call","PARAMS":{"name":"%s"}}',
+    '{"me\\tthod":"tools/call","params":{"name":"%s"}}',
+    '{"m\\u0065thod\\u0000\\"":"tools/call","params":{"name":"%s"}}',
+    '{"ｍethod":"tools/call","params":{"name":"%s"}}',  # noqa: RUF001 - as wide as it looks
+    '{"params":{"name":"%s"},"x":{},"method":"tools/call"}',
+    '{"method":"x/%%74ools/call","params":{"name":"%s"}}',
+    '{"method":"ping","method":"tools/call","params":{"name":"%s"}}',
+    '{"method":"tools/call","method":"ping","params":{"name":"%s"}}',
+    '{"method":"tools/call","params":{"name":"read"},"params":{"name":"%s"}}',
+    '{"method":"tools/call","params":{"name":"%s"},"Params":{"name":"read"}}',
+])  # fmt: skip
+def test_a_request_is_found_at_every_depth_of_another(around: str, inside: str) -> None:
+    carried = around % (inside % "rm")
+    assert isinstance(request("tasks/create", carried), Reply)
+    notice = f'{{"jsonrpc":"2.0","method":"vendor/x","params":{carried}}}'.encode()
+    assert not isinstance(talk().from_client(notice), Forward)
+    pair = b'[{"jsonrpc":"2.0","id":2,"method":"ping"},%b]' % notice
+    assert talk().from_client(pair) != Forward()
+
+
+def test_allowed_requests_are_carried_at_every_depth() -> None:
+    for around in ('{"a":{"b":[%s]}}', DEEP, "[%s]"):
+        assert request("tasks/create", around % (CALL_IN % "read")) == Forward()
+
+
+def test_a_call_carries_nothing_beside_its_arguments() -> None:
+    inside = CALL_IN % "rm"
+    assert request("tools/call", f'{{"name":"read","arguments":{{"a":[{inside}]}}}}') == Forward()
+    for params in (f'"x":[{inside}]', f'"_meta":{{"x":{inside}}}', inside[1:-1]):
+        refused = request("tools/call", f'{{"name":"read","arguments":{{}},{params}}}')
+        assert refused == request("tools/call", '{"name":"rm"}')
+    carried = f'{{"method":"tools/call","params":{{"name":"read","arguments":{{"a":{inside}}}}}}}'
+    assert request("tasks/create", f'{{"a":[{carried}]}}') == Forward()
+
+
+def test_a_long_message_is_searched_within_a_bound() -> None:
+    entries = '{"method":"GET","params":{"name":"rm"},"path":"/tools/x"},' * 10_000
+    text = "é\\u00e9:{" * 200_000
+    assert request("vendor/log", f'{{"log":[{entries}{{}}],"text":"{text}"}}') == Forward()
+    inside, allowed = CALL_IN % "rm", CALL_IN % "read" + ","
+    assert request("vendor/log", f'{{"a":[{allowed * 1000}1]}}') == Forward()
+    assert error_code(request("vendor/log", f'{{"a":[{allowed * 1001}1]}}')) == -32600
+    for filler in ("{},", '{"x":1},', '"é",'):
+        many = f'{{"a":[{filler * 150_000}1],"b":{inside}}}'
+        assert isinstance(request("vendor/log", many), Reply)
+
+
 @each_row(("method", "params"), [
     ("completion/complete", '{"ref":{"type":"ref/prompt","name":"rm"}}'),
     ("tasks/create", '{"method":"rm","params":{"name":"rm"}}'),
@@ -69,6 +131,9 @@ def test_a_request_within_a_request_is_judged_as_if_it_were_sent_alone(params: s
     ("tasks/create", '{"method":"tools/call","params":"rm"}'),
     ("vendor/x", '{"name":"rm","call":{"method":"GET","params":{"name":"rm"}}}'),
     ("vendor/x", '{"method":17,"params":[{"method":"tools/call"}]}'),
+    ("vendor/x", '{"log":[{"method":"POST","params":{"name":"rm"},"é":"tools/call"}]}'),
+    ("vendor/x", '{"m\\u0065thod":"GET","a":{"params":{"name":"rm"}}}'),
+    ("vendor/x", '{"text":"{\\"method\\":\\"tools/call\\",\\"params\\":{\\"name\\":\\"rm\\"}}"}'),
 ])  # fmt: skip
 def test_what_is_no_request_about_a_tool_passes(method: str, params: str) -> None:
     assert request(method, params) == Forward()

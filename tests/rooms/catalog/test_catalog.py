@@ -336,6 +336,9 @@ def test_many_uris_that_take_long_to_judge_are_refused(method: str, params: str)
         if method == "resources/read":
             each = [asking(method, params=params % uri, id=uri) for uri in uris]
             raw = b"[" + b",".join(each) + b"]"
+            inside = ",".join(f'{{"method":"{method}","params":{params % uri}}}' for uri in uris)
+            carried = talk().asks("tasks/create", f'{{"all":[{inside}]}}')
+            assert (carried == Forward()) is may_pass, (plain, count)
         verdict = talk().from_client(raw)
         assert (verdict == Forward()) is may_pass, (plain, count)
 

@@ -499,8 +499,11 @@ def undefined_topic(method: str) -> str:
     >>> [undefined_topic(one) for one in ("tools/resolve", "Prompts.List", "tools/list", "x/tools")]
     ['tools', 'prompts', '', '']
     """
-    if method in _DEFINED:
-        return ""
+    return "" if method in _DEFINED else topic_of(method)
+
+
+def topic_of(method: str) -> str:
+    """Return what a method is about, if that is something we filter."""
     found = _TOPIC.match(fold(unquote(unquote(method))))
     return found[1] if found else ""
 

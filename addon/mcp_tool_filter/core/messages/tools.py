@@ -25,9 +25,8 @@ from functools import lru_cache
 from typing import NamedTuple, cast
 
 from mcp_tool_filter.core.errors import ProtocolError
-from mcp_tool_filter.core.messages.limits import META_REVISION, Limits, frozen
+from mcp_tool_filter.core.messages.limits import META_REVISION, frozen
 from mcp_tool_filter.core.messages.messages import (
-    Batch,
     Notification,
     Place,
     Request,
@@ -37,7 +36,6 @@ from mcp_tool_filter.core.messages.messages import (
     fold,
     is_misleading,
     is_too_long_to_search,
-    parse_message,
     refuse_misreadable,
 )
 from mcp_tool_filter.core.messages.scan import Member, Value, has_lone_surrogate, open_value
@@ -134,41 +132,6 @@ def parse_tool_call(message: Request | Notification) -> ToolCall:
     if not name.text.isascii() and has_lone_surrogate(name.text):
         raise ProtocolError("half a surrogate pair in the name of a tool")
     return ToolCall(name.text, message.id if isinstance(message, Request) else None)
-
-
-_CARRIED = ("tools/", "prompts/", "resources/", "skills/", "completion/")
-
-
-def may_carry(text: str, params: Value) -> bool:
-    """Tell whether params may carry a request. A key can be written with escapes."""
-    return any(text.find(one, params.start, params.end) >= 0 for one in ('"method"', "\\u"))
-
-
-def requests_within(message: Request | Notification) -> Iterator[Single]:
-    """Yield the requests that another one carries in its params, as one for a task may.
-
-    Raises ProtocolError if two readers could read one differently.
-    """
-    params, text, cut = message.params, message.place.text, message.place.cut
-    if params is None or params.members is None:
-        return
-    if not may_carry(text, params):
-        return
-    inside = (open_value(text, one.value, {}) for one in params.members)
-    for holder in (params, *inside):
-        method, asked = holder.get("method"), holder.get("params")
-        if method is None or asked is None or method.text == "tools/list":
-            continue
-        if fold_key(method.text or "").startswith(_CARRIED) and text[asked.start] == "{":
-            yield _request(cut(method), cut(asked), message)
-
-
-def _request(method: str, params: str, outer: Request | Notification) -> Single:
-    id = f'"id":{outer.id},' if isinstance(outer, Request) else ""
-    raw = f'{{"jsonrpc":"2.0",{id}"method":{method},"params":{params}}}'.encode()
-    message = parse_message(raw, Limits(message=len(raw)))
-    assert not isinstance(message, Batch)
-    return message
 
 
 def parse_list_request(message: Request) -> ListRequest:

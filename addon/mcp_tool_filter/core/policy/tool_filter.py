@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from mcp_tool_filter.core.messages.carried import requests_within
 from mcp_tool_filter.core.messages.messages import (
     METHOD_NOT_FOUND,
     Batch,
@@ -31,7 +32,6 @@ from mcp_tool_filter.core.messages.tools import (
     find_listing,
     parse_list_request,
     parse_tool_call,
-    requests_within,
     shows_tool,
 )
 from mcp_tool_filter.core.policy.snapshot import Snapshot, Standing, drift_of, listed_twice, shown
@@ -68,7 +68,25 @@ _REFS = frozenset({"ref/prompt", "ref/resource"})
 
 
 def filter_from_client(message: Single, situation: Situation) -> Verdict:
-    """Decide on a client's message. Raises ProtocolError if it cannot be judged."""
+    """Decide on a client's message, and on the requests in it, each as if it was sent alone.
+
+    Raises ProtocolError if one cannot be judged.
+    """
+    verdict = _decide_alone(message, situation)
+    if isinstance(message, Response) or not isinstance(verdict, Forward | Rewrite):
+        return verdict
+    exchange = situation.exchange
+    called = exchange.tool if exchange is not None else None
+    for carried in requests_within(message):
+        refused = _decide_alone(carried, situation)
+        if not isinstance(refused, Forward):
+            return refused
+    if exchange is not None and called is not None:
+        exchange.tool = called  # what the message itself calls
+    return verdict
+
+
+def _decide_alone(message: Single, situation: Situation) -> Verdict:
     match message:
         case Request(method="tools/call") | Notification(method="tools/call"):
             call, situation.call = situation.call or parse_tool_call(message), None
@@ -93,10 +111,6 @@ def _decide_other(message: Request | Notification, situation: Situation) -> Verd
         return _no_such_method(message)
     if _completes_anything_else(message) and _may_show_hidden("completion", situation):
         return _no_such_method(message)
-    for within in requests_within(message):
-        refused = filter_from_client(within, situation)
-        if not isinstance(refused, Forward):
-            return refused
     catalog = situation.catalog
     return catalog.decide_from_client(message, situation) if catalog else Forward()
 

@@ -24,12 +24,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from itertools import starmap
+from itertools import chain, starmap
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
 from mcp_tool_filter.core.errors import ProtocolError
+from mcp_tool_filter.core.messages.carried import requests_within
 from mcp_tool_filter.core.messages.limits import META_REVISION, Limits, revision_of
 from mcp_tool_filter.core.messages.messages import (
     INVALID_PARAMS,
@@ -219,7 +220,8 @@ class CatalogFilter:
     def judge_asked_ahead(self, message: Message) -> None:
         """Judge the URIs that a client's message names. Raises ProtocolError if they are too many,
         or cannot be read."""
-        asked = (one for one in singles(message) if not isinstance(one, Response))
+        alone = [one for one in singles(message) if not isinstance(one, Response)]
+        asked = chain(alone, *map(requests_within, alone))
         found = (it for one in asked if self._asks(one.method) for it in _named_in(one))
         named = [
             text if kind == RESOURCE else _uri_of_skill(text)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from mcp_tool_filter.core.errors import ProtocolError
+from mcp_tool_filter.core.messages.carried import CALL, requests_within
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import (
     INVALID_PARAMS,
@@ -24,13 +25,12 @@ from mcp_tool_filter.core.messages.messages import (
     render_batch,
     render_error,
 )
-from mcp_tool_filter.core.messages.scan import Value, open_value
+from mcp_tool_filter.core.messages.scan import Value
 from mcp_tool_filter.core.messages.tools import (
     Edit as Change,
 )
 from mcp_tool_filter.core.messages.tools import (
     Listing,
-    may_carry,
     parse_listing,
     with_edits,
 )
@@ -48,7 +48,6 @@ from mcp_tool_filter.rooms.edits.definitions import (
 from mcp_tool_filter.rooms.edits.tables import NO_EDIT, BadEdit, Edits
 
 _LARGEST_KEPT = 64 * 1024 * 1024  # bytes of definitions, edited and not
-_CALL = "tools/call"
 
 
 @dataclass(slots=True, eq=False)
@@ -283,20 +282,12 @@ def _is_listed(name: str, snapshot: Snapshot) -> bool:
 
 
 def _calls_in(message: Request | Notification) -> Iterator[Value]:
-    """Yield the params of a call, also of one that another request carries."""
-    params, text = message.params, message.place.text
-    if params is None or params.members is None:
-        return
-    if message.method == _CALL:
-        yield params
-        return
-    if not may_carry(text, params):
-        return
-    inside = (open_value(text, one.value, {"params": {}}) for one in params.members)
-    for holder in (params, *inside):
-        method, asked = holder.get("method"), holder.get("params")
-        if method is not None and method.text == _CALL and asked is not None:
-            yield open_value(text, asked, {})
+    """Yield the params of a call, and those of the calls that a request carries."""
+    if message.method == CALL and message.params is not None and message.params.members is not None:
+        yield message.params
+    for carried in requests_within(message):
+        if carried.method == CALL and carried.params is not None:
+            yield carried.params
 
 
 def _with(message: Request | Notification, changes: list[Change], limits: Limits) -> Single:
