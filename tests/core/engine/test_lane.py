@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -13,114 +12,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_tool_filter.cli.parsing import parse_config
-from mcp_tool_filter.core.conversation.memory import example
-from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.core.conversation.policy_in_force import (
+    PolicyInForce,
+    needs_of,
+)
 from mcp_tool_filter.core.engine import lane as lane_module
 from mcp_tool_filter.core.engine.lane import Lane, is_plain_result, may_take, plain_call
 from mcp_tool_filter.core.engine.service import Service
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.policy.config import Config
-from mcp_tool_filter.core.process.statistics import Statistics
 from tests.attacks.hostile_requests import ATTACKS
+from tests.core.engine.both_ways import (
+    ANSWERS,
+    CALL,
+    HEAD,
+    MEANWHILE,
+    RESULT,
+    compared,
+    heard,
+    ready,
+    says,
+)
 from tests.core.engine.table import Client, Table
 from tests.raw_client import MCP_HEADERS, post
-from tests.raw_upstream import SSE_HEAD, answer, chunk
-
-HEAD = MCP_HEADERS + b"Mcp-Session-Id: s1\r\nMCP-Protocol-Version: 2025-06-18\r\n"
-INITIALIZE = (
-    b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18",'
-    b'"capabilities":{},"clientInfo":{"name":"c","version":"1"}}}'
-)
-OPENED = answer(
-    b'{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},'
-    b'"serverInfo":{"name":"u","version":"1"}}}'
-).replace(b"\r\n\r\n", b"\r\nMcp-Session-Id: s1\r\n\r\n", 1)
-LIST = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
-TOOLS = (
-    b'{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"read","inputSchema":{}},'
-    b'{"name":"wipe","description":"secret-of-wipe","inputSchema":{}}]}}'
-)
-CALL = (
-    b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"read","arguments":{"a":1}}}'
-)
-RESULT = b'{"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text","text":"x"}]}}'
-ERROR = b'{"jsonrpc":"2.0","id":7,"error":{"code":-1,"message":"no"}}'
-
-type Act = Callable[[Table, Client], object]
-
-
-def says(raw: bytes) -> Act:
-    return lambda table, _client: table.link.says(raw)
-
-
-@dataclass
-class Ready:
-    """A table with an open session, whose client has listed the tools and called one."""
-
-    table: Table
-    client: Client
-    counted: Statistics
-    lanes: int = 0
-
-
-def ready(*, has_lane: bool, head: bytes = HEAD, **options: Any) -> Ready:
-    fetched = replace(example("read", "wipe"), endpoint="/mcp", sessions=True)
-    table = Table(fetched=fetched, **options)
-    counted, policy = Statistics(), table.listener.policy
-    it = Ready(table, table.client(), counted)
-    policy.observe = counted.observer(lambda: 0.0, lambda _judged: None, ())
-
-    def note_plain(tool: str | None) -> None:
-        it.lanes += tool is not None
-        counted.note_plain(tool)
-
-    policy.note_plain = note_plain
-    table.service.has_lane = has_lane
-    for said, answered in ((INITIALIZE, OPENED), (LIST, answer(TOOLS)), (CALL, answer(RESULT))):
-        it.client.says(post(said, headers=MCP_HEADERS if said is INITIALIZE else head))
-        table.link.says(answered)
-    assert it.client.taken().endswith(RESULT)
-    it.lanes = 0
-    return it
-
-
-def heard(it: Ready, body: bytes, acts: Sequence[Act], head: bytes) -> dict[str, object]:
-    """Return all that can be seen from outside."""
-    table, client = it.table, it.client
-    before = len(table.link.got)
-    client.says(post(body, headers=head))
-    for act in acts:
-        act(table, client)
-        table.serve_others()
-    policy = table.listener.policy
-    return {
-        "client": client.got,
-        "upstream": [table.links[0].got[before:], *(link.got for link in table.links[1:])],
-        "open": [(link.is_open, link.is_held) for link in table.links],
-        "client is open": (client.is_open, client.was_aborted, client.is_held),
-        "counts": it.counted,
-        "exchanges": len(table.service.exchanges),
-        "sessions": [
-            (key, session.has_acted, bool(session.who))
-            for key, _, session in table.listener.sessions
-        ],
-        "kinds": len(policy.kinds),
-    }
-
-
-def compared(
-    body: bytes, *acts: Act, head: bytes = HEAD, **options: Any
-) -> tuple[bool, dict[str, object]]:
-    """Let a call go both ways; return whether the lane took it, and what was seen."""
-    seen = []
-    for has_lane in (True, False):
-        it = ready(has_lane=has_lane, head=head, **options)
-        seen.append((it.lanes, heard(it, body, acts, head), it.lanes))
-    (_, short, taken), (_, whole, never) = seen
-    assert never == 0
-    assert short == whole
-    return taken > 0, whole
+from tests.raw_upstream import answer
 
 
 def test_a_plain_call_takes_the_lane_both_ways() -> None:
@@ -198,58 +113,6 @@ def test_all_other_calls_go_the_whole_way(body: bytes) -> None:
     assert not taken
 
 
-ANSWERS = {
-    "result": answer(RESULT),
-    "chunked": b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked"
-    b"\r\n\r\n" + chunk(RESULT) + b"0\r\n\r\n",
-    "other order": answer(b'{"result":{"content":[]},"jsonrpc":"2.0","id":7}'),
-    "is error": answer(RESULT.replace(b"]}}", b'],"isError":true}}')),
-    "is no error": answer(RESULT.replace(b"]}}", b'],"isError":false}}')),
-    "meta": answer(RESULT.replace(b"]}}", b'],"_meta":{"a":1}}}')),
-    "a list": answer(TOOLS.replace(b'"id":1', b'"id":7')),
-    "a list twice": answer(RESULT.replace(b'"content"', b'"tools":[{"name":"wipe"}],"content"')),
-    "tools in the meta": answer(
-        RESULT.replace(b"]}}", b'],"_meta":{"tools":[{"name":"wipe","inputSchema":{}}]}}}')
-    ),
-    "content twice": answer(RESULT.replace(b'"content"', b'"content":[],"content"')),
-    "another id": answer(RESULT.replace(b":7,", b":8,")),
-    "id as text": answer(RESULT.replace(b":7,", b':"7",')),
-    "two ids": answer(RESULT.replace(b":7,", b':7,"id":7,')),
-    "error": answer(ERROR),
-    "error beside": answer(RESULT.replace(b',"result"', b',"error":{},"result"')),
-    "notification": answer(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'),
-    "batch": answer(b"[" + RESULT + b"]"),
-    "two values": answer(RESULT + RESULT),
-    "not JSON": answer(b"hello"),
-    "empty": answer(b""),
-    "bad UTF-8": answer(RESULT.replace(b'"x"', b'"\xff"')),
-    "control": answer(RESULT.replace(b'"x"', b'"\x00"')),
-    "deep": answer(RESULT.replace(b'"x"', b"[" * 300 + b"]" * 300)),
-    "404": answer(RESULT, status="404 Not Found"),
-    "202": answer(b"", status="202 Accepted"),
-    "401": answer(b"no", status="401 Unauthorized"),
-    "101": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
-    "session": OPENED.replace(OPENED.partition(b"\r\n\r\n")[2], RESULT).replace(
-        b"Content-Length: %d" % len(OPENED.partition(b"\r\n\r\n")[2]),
-        b"Content-Length: %d" % len(RESULT),
-    ),
-    "a redirect": answer(RESULT).replace(b"\r\n", b"\r\nLocation: http://other/\r\n", 1),
-    "coded": answer(RESULT).replace(b"\r\n", b"\r\nContent-Encoding: gzip\r\n", 1),
-    "other kind": answer(RESULT, kind="text/plain"),
-    "charset": answer(RESULT, kind="application/json; charset=utf-16"),
-    "event": SSE_HEAD + chunk(b"data: " + RESULT + b"\n\n") + b"0\r\n\r\n",
-    "whole event": answer(b"data: " + RESULT + b"\n\n", kind="text/event-stream"),
-    "event with a list": answer(
-        b"data: " + TOOLS + b"\n\ndata: " + RESULT + b"\n\n", kind="text/event-stream"
-    ),
-    "cut": answer(RESULT)[:-3],
-    "closes": answer(RESULT).replace(b"\r\n", b"\r\nConnection: close\r\n", 1),
-    "two answers": answer(RESULT) + answer(RESULT),
-    "not HTTP": b"hello\r\n\r\n",
-    "date": answer(RESULT).replace(b"\r\n", b"\r\nDate: today\r\nX-A: b\r\n", 1),
-}
-
-
 @pytest.mark.parametrize("pieces", [1, 3])
 @pytest.mark.parametrize("name", ANSWERS)
 def test_whatever_answers_a_plain_call_comes_out_the_same(name: str, pieces: int) -> None:
@@ -259,45 +122,6 @@ def test_whatever_answers_a_plain_call_comes_out_the_same(name: str, pieces: int
     taken, _ = compared(CALL, *acts)
     assert taken
     compared(CALL, *acts, lambda table, _client: table.link.ends())
-
-
-def edit(table: Table, _client: Client) -> None:
-    table.listener.policy.adopt(parse_config(deny=["^read"]))
-
-
-def list_changes(table: Table, _client: Client) -> None:
-    table.listener.policy.kinds.note_change_for_all()
-
-
-def reads_slowly(_table: Table, client: Client) -> None:
-    client.engine.held(True)
-
-
-def gives_up(table: Table, _client: Client) -> None:
-    for one in list(table.service.exchanges):
-        one.give_up()
-
-
-def loses(table: Table, _client: Client) -> None:
-    for one in list(table.service.exchanges):
-        one.lose("gone")
-
-
-MEANWHILE: dict[str, Act] = {
-    "the client leaves": lambda _table, client: client.leaves(),
-    "the upstream leaves": lambda table, _client: table.link.ends(),
-    "somebody asks for the exchanges": lambda table, _client: table.service.exchanges,
-    "they are given up": gives_up,
-    "the upstream is lost": loses,
-    "the policy is edited": edit,
-    "the list changes": list_changes,
-    "the client reads slowly": reads_slowly,
-    "the process ends": lambda table, _client: setattr(table.service, "is_ending", True),
-    "the process drains": lambda table, _client: setattr(table.service, "is_draining", True),
-    "more requests come": lambda _table, client: client.says(post(CALL, headers=HEAD)),
-    "a bad request comes": lambda _table, client: client.says(b"x\r\n\r\n"),
-    "time passes": lambda _table, client: client.engine.tick(1e9),
-}
 
 
 @pytest.mark.parametrize("answered", ["result", "error", "event", "a list", "cut"])
@@ -429,16 +253,13 @@ def test_no_attack_comes_through_the_lane() -> None:
 # What the lane must know
 
 
-HARMLESS = {
-    # It reads them, or they cannot concern a plain call.
-    Service: "listener authority effects name seats shares_seats limits open lanes has_lane route "
-    "is_ending is_draining learns_logins suspect note_end_of_stream is_visit may_be_login "
-    "before_judging before_sending connect before_answering rewrite_refusal rewrite_body "
-    "note_over _told",
+HARMLESS: dict[type[Any], str] = {
+    # It reads them, or they cannot concern a plain call. (Hooks and links declare what they need.)
+    Service: "listener authority effects name seats shares_seats limits open lanes has_lane "
+    "is_draining _told",
     Listener: "upstream policy names keeps_host is_forward called mount sessions _hash_key legacy "
     "cors logins",
-    PolicyInForce: "config fetched observe note_plain propagate clock links answer_upstream "
-    "tell_hidden rules_at_work keeps_requests reads_in_steps held kinds judged _whole",
+    PolicyInForce: "config fetched clock reads_in_steps held kinds judged _whole",
     Config: "choice of_catalog catalog strict shadow judges_new_tools endpoint upstream_headers "
     "uses_login login_through shows_secrets connection_timeout tool_list_timeout limits "
     "allowed_hosts hosts only_mcp fail_fast drain max_clients rules edits edit_tables editor lock "
@@ -448,8 +269,11 @@ HARMLESS = {
 
 @pytest.mark.parametrize("kind", HARMLESS)
 def test_a_new_hook_is_known_to_the_lane(kind: Any) -> None:
-    """Whoever adds one decides here whether ``may_take`` has to ask for it."""
-    assert {one.name for one in dataclasses.fields(kind)} == set(HARMLESS[kind].split())
+    """Whoever adds one declares what it needs to see; of a value, it is decided here."""
+    declared = needs_of(kind).keys()
+    assert {one.name for one in dataclasses.fields(kind)} - declared == set(HARMLESS[kind].split())
+    hooks = (str(one.type) for one in dataclasses.fields(kind) if one.name not in declared)
+    assert not any(hook.startswith("Callable[[") for hook in hooks if "float" not in hook)
 
 
 def _set_config(table: Table, **settings: Any) -> None:
@@ -459,19 +283,19 @@ def _set_config(table: Table, **settings: Any) -> None:
 
 CLOSED: dict[str, Callable[[Table], object]] = {
     "editor": lambda table: _set_config(table, editor=object()),
-    "observer": lambda table: setattr(table.listener.policy, "note_plain", None),
-    "link": lambda table: setattr(table.listener.policy, "links", (object(),)),
-    "trace": lambda table: setattr(table.listener.policy, "propagate", object()),
-    "requests": lambda table: setattr(table.listener.policy, "keeps_requests", True),
+    "observer": lambda table: setattr(table.listener.policy, "observe_plain", None),
     "forward": lambda table: setattr(table.listener, "is_forward", True),
     "host": lambda table: setattr(table.listener, "keeps_host", True),
     "stream": lambda table: table.listener.legacy.endpoints.update({"/m": []}),
     **{
         name: lambda table, name=name: setattr(table.service, name, object())  # type: ignore[misc]
-        for name in (
-            "before_sending", "before_answering", "rewrite_body", "note_over", "connect",
-            "is_ending", "learns_logins",
+        for name, needs in needs_of(Service).items() if needs
+    },
+    **{
+        name: lambda table, name=name: setattr(  # type: ignore[misc]
+            table.listener.policy, name, (object(),)
         )
+        for name, needs in needs_of(PolicyInForce).items() if needs
     },
 }  # fmt: skip
 
@@ -482,6 +306,14 @@ def test_whoever_wants_to_see_more_closes_the_lane(name: str) -> None:
     assert may_take(it.table.service)
     CLOSED[name](it.table)
     assert not may_take(it.table.service)
+
+
+def test_these_hooks_close_the_lane() -> None:
+    """A declaration that is wrong would open it."""
+    assert CLOSED.keys() >= {
+        "before_sending", "before_answering", "rewrite_body", "note_over", "connect", "is_ending",
+        "learns_logins", "links", "propagate", "keeps_requests",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

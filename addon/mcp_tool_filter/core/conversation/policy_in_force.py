@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Protocol
 
 from mcp_tool_filter.core.conversation.declared import ALL_CAPABILITIES, canonical
 from mcp_tool_filter.core.conversation.kinds import Kinds
@@ -34,6 +35,9 @@ from mcp_tool_filter.core.policy.effects import Deciding, at_once
 from mcp_tool_filter.core.policy.situation import Client, Direction, Link, RpcExchange
 from mcp_tool_filter.core.policy.snapshot import Snapshot
 from mcp_tool_filter.core.policy.verdict import Forward, Reason, Reply, Verdict, Why, is_for_nobody
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 INVALID_ANSWER = "The server sent an invalid response"
 LOST_ANSWER = "Upstream connection lost"
@@ -148,6 +152,66 @@ type Observer = Callable[[Judged], None]
 """Called for each message after the decision; cannot change anything."""
 
 
+class PlainCall(Protocol):
+    """A call in the lane (``engine/lane``): these of its properties are seen, and nothing else."""
+
+    tool: str
+    body: bytes
+    answer: bytes
+    """Empty until the result has come."""
+    asked_at: float
+    sent_at: float
+
+    @property
+    def id(self) -> str:
+        """The id as it was written."""
+
+    @property
+    def client(self) -> Client: ...
+
+
+class PlainObserver(Protocol):
+    """Observes plain calls: those that are forwarded unchanged, and so are their results."""
+
+    def plain_begins(self, call: PlainCall) -> None:
+        """It is sent."""
+
+    def plain_ends(self, call: PlainCall) -> None:
+        """Its result is sent to the client."""
+
+    def plain_leaves(self, call: PlainCall, exchange: RpcExchange, origin: object) -> None:
+        """It goes on as this exchange: from now on its messages are observed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """An observer, with what it needs to see."""
+
+    of_messages: Observer
+    of_plain_calls: PlainObserver | None
+    """What observes plain calls in its place. None if it needs their messages: then each call goes
+    the whole way, which takes about twice as long."""
+
+
+_NEEDS = "needs messages"
+
+
+def needs_messages[T](unset: T) -> T:
+    """Declare a hook, or a link, that may see or change what is plain: while it is set, no call
+    takes the lane."""
+    return field(default=unset, metadata={_NEEDS: True})
+
+
+def needs_nothing[T](unset: T) -> T:
+    """Declare a hook that concerns no plain call, or that the lane asks itself."""
+    return field(default=unset, metadata={_NEEDS: False})
+
+
+def needs_of(kind: type[DataclassInstance]) -> dict[str, bool]:
+    """Return the hooks that a class declares, and whether each needs messages."""
+    return {one.name: one.metadata[_NEEDS] for one in fields(kind) if _NEEDS in one.metadata}
+
+
 type Propagate = Callable[[Judged], Verdict]
 """Returns the verdict on a message with the trace's parent replaced by our span."""
 
@@ -196,20 +260,19 @@ class PolicyInForce:
 
     config: Config
     fetched: Fetched
-    observe: Observer = _ignore
-    note_plain: Callable[[str | None], None] | None = None
-    """Notes a plain call by its tool, and a plain result with None (``engine/lane``); None if some
-    observer wants to see the messages."""
-    propagate: Propagate | None = None
+    observe: Observer = needs_nothing(_ignore)
+    observe_plain: PlainObserver | None = needs_nothing(None)
+    """Observes the calls in the lane; None if some observer needs their messages."""
+    propagate: Propagate | None = needs_messages(None)
     """Set if requests are traced. Observers see the verdict before this changes it."""
     clock: Callable[[], float] = time.monotonic
-    links: tuple[Link, ...] = ()
+    links: tuple[Link, ...] = needs_messages(())
     """The chain after the tool filter."""
-    answer_upstream: AnswerUpstream = _ignore
+    answer_upstream: AnswerUpstream = needs_nothing(_ignore)
     """Sends the upstream our reply to a request that came on a stream. (Only links reply.)"""
-    tell_hidden: TellHidden = _ignore
-    rules_at_work: Callable[[], RulesAtWork] = RulesAtWork
-    keeps_requests: bool = False
+    tell_hidden: TellHidden = needs_nothing(_ignore)
+    rules_at_work: Callable[[], RulesAtWork] = needs_nothing(RulesAtWork)
+    keeps_requests: bool = needs_messages(False)
     """True if a link wants to see a request together with its response."""
     reads_in_steps: bool = True
     """True if a long list is read in steps, so that other clients are served meanwhile."""

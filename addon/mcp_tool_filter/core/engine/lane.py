@@ -10,9 +10,10 @@ remembers only the id.
                             that one goes on: another answer, a loss, a client that leaves, somebody
                             who asks the service for its exchanges
 
-``may_take`` is the one place that says whether anybody wants to see more than the lane shows. Who
-observes calls without being asked there (``PolicyInForce.note_plain``) gets no plain call unseen:
-without it the lane is closed.
+``may_take`` is the one place that says whether anybody wants to see more than the lane shows. Hooks
+and links declare that (``needs_messages``), and so do observers (``Watch``): the terminal's lines,
+metrics and the page want only the tool, the times and the sizes of a plain call, and on a click its
+bytes. They are told when it is sent, when it is answered, and when it becomes a whole exchange.
 
 The proof by length: msgspec reads a call into the members of the schema and refuses any other. Of a
 member that stands twice it returns the last. But the members that it returns, in their shortest
@@ -25,10 +26,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mcp_tool_filter.core.conversation.conversation import Conversation
+from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce, needs_of
 from mcp_tool_filter.core.engine.exchange import Answer, Exchange, Phase, fields_of
+from mcp_tool_filter.core.engine.service import Service
 from mcp_tool_filter.core.http.asked import HttpExchange
 from mcp_tool_filter.core.messages.large import SIMPLE_ID
 from mcp_tool_filter.core.messages.skim import opens_more
@@ -37,8 +41,9 @@ from mcp_tool_filter.core.policy.snapshot import Standing
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.conversation.kinds import Kind
+    from mcp_tool_filter.core.conversation.policy_in_force import PlainObserver
     from mcp_tool_filter.core.engine.client_h1 import H1Client
-    from mcp_tool_filter.core.engine.service import Address, Service
+    from mcp_tool_filter.core.engine.service import Address
     from mcp_tool_filter.core.engine.upstream import Upstream
     from mcp_tool_filter.core.engine.wire import AnswerHead, RequestHead
 
@@ -56,8 +61,8 @@ _RESULT = frozenset({"content", "structuredContent", "isError"})
 # What the bytes say
 
 
-class PlainCall(NamedTuple):
-    """A call of which the name alone is to be judged."""
+class CallRead(NamedTuple):
+    """What a plain call says: its name alone is to be judged."""
 
     id: bytes
     tool: str
@@ -81,7 +86,7 @@ def _readers() -> tuple[Callable[[bytes], Any], Callable[[Any], Any]] | None:
     return msgspec.json.Decoder(call).decode, msgspec.json.Decoder(dict[str, raw]).decode
 
 
-def plain_call(raw: bytes) -> PlainCall | None:
+def plain_call(raw: bytes) -> CallRead | None:
     """Return the call if it is plain; None for anything that must be read as usual."""
     if len(raw) > _MOST or b"\\u" in raw or (readers := _readers()) is None:
         return None
@@ -106,7 +111,7 @@ def plain_call(raw: bytes) -> PlainCall | None:
             return None
     if length != len(raw) and (meta or raw not in _spaced(id, name, arguments)):
         return None
-    return PlainCall(id, name[1:-1].decode())
+    return CallRead(id, name[1:-1].decode())
 
 
 def _spaced(id: bytes, name: bytes, arguments: bytes) -> tuple[bytes, ...]:
@@ -146,21 +151,24 @@ def is_plain_result(raw: bytes, id: bytes) -> bool:
 # Who wants to see more
 
 
+_OF_SERVICE, _OF_POLICY = (
+    attrgetter(*[name for name, needs in needs_of(kind).items() if needs])
+    for kind in (Service, PolicyInForce)
+)
+
+
 def may_take(service: Service) -> bool:
     """Tell whether nobody wants to see or change more of a plain call than the lane does."""
     listener = service.listener
     policy = listener.policy
     config = policy.config
     return (
-        service.has_lane and policy.note_plain is not None
-        and not policy.links and policy.propagate is None and not policy.keeps_requests
+        service.has_lane and policy.observe_plain is not None
+        and not any(_OF_SERVICE(service)) and not any(_OF_POLICY(policy))
         and not config.shadow and config.catalog is None and config.editor is None
         and not config.only_mcp
         and config.limits.depth >= _FEWEST_LEVELS and config.limits.message >= _MOST
         and not listener.is_forward and not listener.keeps_host and not listener.legacy.endpoints
-        and not service.is_ending and not service.learns_logins and service.connect is None
-        and service.before_sending is None and service.before_answering is None
-        and service.rewrite_body is None and service.note_over is None
     )  # fmt: skip
 
 
@@ -193,7 +201,8 @@ def _lane_for(service: Service, down: H1Client, head: RequestHead, body: bytes) 
         return None
     if not names.are_harmless or (call := plain_call(body)) is None:
         return None
-    session = service.listener.sessions.get(said.session_id, policy.clock())
+    now = policy.clock()
+    session = service.listener.sessions.get(said.session_id, now)
     if session is None:
         return None
     client = Client(Via.HTTP, session, None, claimed_session=said.session_id)
@@ -201,7 +210,7 @@ def _lane_for(service: Service, down: H1Client, head: RequestHead, body: bytes) 
     if not _is_certain(kind) or kind.snapshot.standing(call.tool) is not Standing.ALLOWED:
         return None
     session.has_acted = True
-    return Lane(service, down, head, body, call, client, kind)
+    return Lane(service, down, head, body, call, client, kind, now)
 
 
 def _is_certain(kind: Kind) -> bool:
@@ -216,24 +225,36 @@ class Lane:
     address: Address | None = None
     may_use_any = False
     size = 0
+    called = ""
+    answer = b""
 
     def __init__(
-        self, service: Service, down: H1Client, head: RequestHead, body: bytes, call: PlainCall,
-        client: Client, kind: Kind,
+        self, service: Service, down: H1Client, head: RequestHead, body: bytes, call: CallRead,
+        client: Client, kind: Kind, asked_at: float,
     ) -> None:  # fmt: skip
         self.service, self.down, self.head = service, down, head
         self.most_idle = service.limits.young
         self.up: Upstream | None = None
-        self._body, self._call, self._client, self._kind = body, call, client, kind
+        self.body, self.client, self.tool, self.asked_at = body, client, call.tool, asked_at
+        self.sent_at = asked_at
+        self._id, self._kind = call.id, kind
         self._whole: Exchange | None = None
+        self._observer: PlainObserver | None = None
         self._is_answered = False
+
+    @property
+    def id(self) -> str:
+        """The id as it was written."""
+        return self._id.decode()
 
     def begin(self) -> None:
         """Send the call."""
         self.service.lanes.add(self)
-        note_plain = self.service.listener.policy.note_plain
-        assert note_plain is not None
-        note_plain(self._call.tool)
+        policy = self.service.listener.policy
+        observer = self._observer = policy.observe_plain
+        assert observer is not None
+        self.sent_at = policy.clock()
+        observer.plain_begins(self)
         if (idle := self.down.host.connect(self)) is not None:
             self.connected(idle)
 
@@ -242,7 +263,7 @@ class Lane:
             return self._whole.connected(up)
         self.up = up
         up.begin(
-            cast("Exchange", self), head=self.head.notes.out_head, method="POST", body=self._body
+            cast("Exchange", self), head=self.head.notes.out_head, method="POST", body=self.body
         )
         if self.down.is_slow:
             up.slow_down(True)
@@ -253,17 +274,19 @@ class Lane:
         listener = self.service.listener
         notes, policy = head.notes, listener.policy
         fields = fields_of(head, listener)
-        note_plain = policy.note_plain
+        observer = policy.observe_plain
         if (
-            note_plain is None or head.status != 200 or notes.kind != "application/json"
+            observer is None or observer is not self._observer
+            or head.status != 200 or notes.kind != "application/json"
             or notes.coding or notes.session or notes.locations or notes.challenges
             or policy.config is not self.head.notes.config or not _is_certain(self._kind)
-            or not may_take(self.service) or not is_plain_result(body, self._call.id)
+            or not may_take(self.service) or not is_plain_result(body, self._id)
         ):  # fmt: skip
             return self.whole().on_answer(head, body)
         self._is_answered = True
         self.service.lanes.discard(self)
-        note_plain(None)
+        self.answer = body
+        observer.plain_ends(self)
         return self.down.respond(Answer(200, notes.reason, fields, body), is_bare=False)
 
     def whole(self) -> Exchange:
@@ -272,14 +295,13 @@ class Lane:
             return self._whole
         service, head, policy = self.service, self.head, self.service.listener.policy
         whole = self._whole = Exchange(service, self.down, head)
-        conversation = Conversation(policy, self._client)
-        id, tool = self._call.id.decode(), self._call.tool
-        waiting = RpcExchange("tools/call", id, tool, policy.clock(), len(self._body))
+        conversation = Conversation(policy, self.client)
+        waiting = RpcExchange("tools/call", self.id, self.tool, self.asked_at, len(self.body))
         conversation.exchanges.open(waiting)
         assert head.notes.head is not None
         whole.asked = HttpExchange(conversation, head.notes.head, is_endpoint=True)
         whole.asked.announces = False
-        whole.has_all, whole.body, whole.phase = True, self._body, Phase.ASKING
+        whole.has_all, whole.body, whole.phase = True, self.body, Phase.ASKING
         whole.out_fields, whole.out_head = head.notes.out_fields or (), head.notes.out_head
         whole.most_idle = self.most_idle
         if self.up is not None:
@@ -289,6 +311,8 @@ class Lane:
         service.open.add(whole)
         if self.down.exchange is self:
             self.down.exchange = whole
+        if self._observer is not None:
+            self._observer.plain_leaves(self, waiting, whole)
         return whole
 
     @property

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from mcp_tool_filter.core.conversation.policy_in_force import needs_messages, needs_nothing
 from mcp_tool_filter.core.engine.wire import DEFAULT_LIMITS, Fault, HttpLimits
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.listener import Listener
@@ -187,40 +188,40 @@ class Service:
     """The calls that go the short way."""
     has_lane: bool = True
     """False if all calls go the whole way."""
-    route: Callable[[RequestHead], Service] | None = None
+    route: Callable[[RequestHead], Service] | None = needs_nothing(None)
     """If there are several upstreams: returns the service of a request, and makes its head the
     one for that upstream."""
-    is_ending: bool = False
+    is_ending: bool = needs_messages(False)
     """True once the upstream is lost or removed: what is asked from now on is answered as lost."""
     is_draining: bool = False
     """True once the process ends: each answer is the last one on its connection."""
-    learns_logins: bool = False
+    learns_logins: bool = needs_messages(False)
     """True if somebody wants to know which paths belong to logins (``only_mcp`` always
     does)."""
-    suspect: Callable[[], None] = nothing
+    suspect: Callable[[], None] = needs_nothing(nothing)
     """Called when a connection to the upstream failed: is the upstream lost?"""
-    note_end_of_stream: Callable[[], None] = nothing
+    note_end_of_stream: Callable[[], None] = needs_nothing(nothing)
     """Called at the clean end of a long stream: a restarting upstream ends it like this."""
-    is_visit: Callable[[Exchange], bool] | None = None
+    is_visit: Callable[[Exchange], bool] | None = needs_nothing(None)
     """Logins through us: tells whether a browser's navigation belongs to a login, so that a
     page of another site may cause it. Only ``before_judging`` may answer such a request."""
-    may_be_login: Callable[[str], object] | None = None
+    may_be_login: Callable[[str], object] | None = needs_nothing(None)
     """Logins through us: tells by a target whether ``before_judging`` has to see a request."""
-    before_judging: Callable[[Exchange, GoOn], None] | None = None
+    before_judging: Callable[[Exchange, GoOn], None] | None = needs_nothing(None)
     """Logins through us: may answer the exchange or change its head and body; then goes on."""
-    before_sending: Callable[[Exchange, GoOn], None] | None = None
+    before_sending: Callable[[Exchange, GoOn], None] | None = needs_messages(None)
     """Our own login: adds its token (``exchange.add_field``), perhaps after it was renewed."""
-    connect: Callable[[Exchange], Upstream | None] | None = None
+    connect: Callable[[Exchange], Upstream | None] | None = needs_messages(None)
     """Instead of the host's, for an upstream that is no connection (``serving/in_process``)."""
-    before_answering: Callable[[Exchange, GoOn], bool] | None = None
+    before_answering: Callable[[Exchange, GoOn], bool] | None = needs_messages(None)
     """Our own login, at an answer's head: True if a 401 is kept from the client. The request is
     sent again when the hook goes on, which it does after it has returned."""
-    rewrite_refusal: Callable[[Exchange], None] | None = None
+    rewrite_refusal: Callable[[Exchange], None] | None = needs_nothing(None)
     """Logins through us: may change the fields of an answer that was judged, if it is a 401 or
     403."""
-    rewrite_body: Callable[[Exchange], None] | None = None
+    rewrite_body: Callable[[Exchange], None] | None = needs_messages(None)
     """Logins through us: may change the body of an answer that was judged."""
-    note_over: Callable[[Exchange], None] | None = None
+    note_over: Callable[[Exchange], None] | None = needs_messages(None)
     """Called at the end of each exchange, if somebody follows them."""
     _told: set[object] = field(default_factory=set)
 

@@ -19,7 +19,7 @@ from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.policy.config import Config
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.conversation.policy_in_force import Observer
+    from mcp_tool_filter.core.conversation.policy_in_force import Watch
     from mcp_tool_filter.core.process.proxy import Proxy
     from mcp_tool_filter.core.process.site import Site
     from mcp_tool_filter.core.upstream.target import Target
@@ -50,8 +50,8 @@ class Plug:
         """Return how to reach an upstream."""
         return target
 
-    def observers(self, _name: str) -> Iterable[Observer]:
-        """Return what observes each message of the site with this name."""
+    def observers(self, _name: str) -> Iterable[Watch]:
+        """Return what observes the messages of the site with this name."""
         return ()
 
     def attach(self, site: Site) -> None:
@@ -247,7 +247,7 @@ class Plugs:
             target = plug.reach(target)
         return target
 
-    def observers(self, name: str) -> list[Observer]:
+    def observers(self, name: str) -> list[Watch]:
         return [one for plug in self._all for one in plug.observers(name)]
 
     def attach(self, site: Site) -> None:

@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.core.conversation.policy_in_force import Observer, PolicyInForce
+from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce, Watch
 from mcp_tool_filter.core.engine.exchange import Exchange
 from mcp_tool_filter.core.errors import InvalidOption
 from mcp_tool_filter.core.http.listener import Listener, open_listener
@@ -253,12 +253,13 @@ class Proxy:
     def observe(self, policy: PolicyInForce, name: str = "") -> None:
         """Count and log the messages of a site, or of what belongs to no site, and tell the
         rooms."""
-        others: list[Observer] = self.plugs.observers(name)
+        others = self.plugs.observers(name)
         if self.around.tell is not None:
-            others.insert(0, partial(self.around.tell, name))
+            others.insert(0, Watch(partial(self.around.tell, name), of_plain_calls=None))
         counted = self.statistics.setdefault(name, Statistics())
-        policy.observe = counted.observer(time.time, self.log.tell_of, others)
-        policy.note_plain = None if others else counted.note_plain
+        seen = [one.of_messages for one in others]
+        policy.observe = counted.observer(time.time, self.log.tell_of, seen)
+        policy.observe_plain = counted.observer_of_plain([one.of_plain_calls for one in others])
 
     def end(self, why: str) -> None:
         """End one server of several: what its clients wait for is answered with an error."""

@@ -43,6 +43,7 @@ from mcp_tool_filter.core.upstream.target import Target, find_names
 if TYPE_CHECKING:
     from mcp_tool_filter.core.conversation.policy_in_force import Judged
     from mcp_tool_filter.core.engine.exchange import Exchange
+    from mcp_tool_filter.core.engine.lane import Lane
     from mcp_tool_filter.core.engine.upstream import Upstream
     from mcp_tool_filter.core.policy.situation import Link
     from mcp_tool_filter.core.process.plugs import Entry, Sink
@@ -109,7 +110,7 @@ class Surroundings:
     """Called after the last message, if anything gets entries."""
     tell: Callable[[str, Judged], None] | None = None
     """Gets each verdict with the name of its site: the views of mitmproxy."""
-    name_flow: Callable[[Exchange], str] = lambda _exchange: ""
+    name_flow: Callable[[Exchange | Lane], str] = lambda _exchange: ""
     """Returns what the host calls an exchange, where people can look at it."""
 
 
@@ -185,7 +186,7 @@ class Site(Service):
         return await probe(parse_origin(target.url), target.tls, config.connection_timeout)
 
 
-def site_of(exchange: Exchange) -> Site:
+def site_of(exchange: Exchange | Lane) -> Site:
     """Return the site of an exchange."""
     assert isinstance(exchange.service, Site)
     return exchange.service

@@ -26,11 +26,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mcp_tool_filter.core.conversation.policy_in_force import Judged, Observer
+from mcp_tool_filter.core.conversation.policy_in_force import (
+    Judged,
+    Observer,
+    PlainCall,
+    PlainObserver,
+)
 from mcp_tool_filter.core.messages.messages import Response
 from mcp_tool_filter.core.messages.sizes import MANY
 from mcp_tool_filter.core.policy.choice import Hider
-from mcp_tool_filter.core.policy.situation import Direction
+from mcp_tool_filter.core.policy.situation import Direction, RpcExchange
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.core.policy.verdict import TOOL, Forward, Reason, Rewrite, Why
 from mcp_tool_filter.core.process.sentences import EVERYDAY, describe_hider, is_tool_error
@@ -63,6 +68,25 @@ class RefusedMessage:
         """The same for people."""
         because = self.because
         return because if isinstance(because, str) else describe_hider(because)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainObservers:
+    """Tells several observers of plain calls."""
+
+    each: Sequence[PlainObserver]
+
+    def plain_begins(self, call: PlainCall) -> None:
+        for one in self.each:
+            one.plain_begins(call)
+
+    def plain_ends(self, call: PlainCall) -> None:
+        for one in self.each:
+            one.plain_ends(call)
+
+    def plain_leaves(self, call: PlainCall, exchange: RpcExchange, origin: object) -> None:
+        for one in self.each:
+            one.plain_leaves(call, exchange, origin)
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -102,11 +126,23 @@ class Statistics:
 
         return observe
 
-    def note_plain(self, tool: str | None) -> None:
-        """Count a plain call that is forwarded, or without a tool its result."""
+    def observer_of_plain(self, others: Sequence[PlainObserver | None]) -> PlainObserver | None:
+        """Return what counts each plain call, and then informs the others; None if one of them
+        needs its messages."""
+        known = [one for one in others if one is not None]
+        if len(known) < len(others):
+            return None
+        return PlainObservers([self, *known]) if known else self
+
+    def plain_begins(self, call: PlainCall) -> None:
         self.messages += 1
-        if tool is not None:
-            self._count(self.calls, tool)
+        self._count(self.calls, call.tool)
+
+    def plain_ends(self, call: PlainCall) -> None:
+        self.messages += 1
+
+    def plain_leaves(self, call: PlainCall, exchange: RpcExchange, origin: object) -> None:
+        """It is counted already."""
 
     def note(self, judged: Judged, now: float) -> None:
         """Count a message and its verdict."""

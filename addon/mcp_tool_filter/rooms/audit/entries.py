@@ -22,16 +22,17 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, Required, TypedDict, cast
 
-from mcp_tool_filter.core.conversation.policy_in_force import Judged
+from mcp_tool_filter.core.conversation.policy_in_force import Judged, PlainCall
 from mcp_tool_filter.core.messages.messages import (
     Notification,
     Place,
     Request,
     Response,
     UnreadPlace,
+    parse_message,
 )
 from mcp_tool_filter.core.messages.scan import Value
 from mcp_tool_filter.core.messages.sizes import MANY, NAME
@@ -244,8 +245,8 @@ class Wanted:
 class OpenRequest(NamedTuple):
     """A request without an answer yet. It references the objects that its keys are made of."""
 
-    exchange: RpcExchange
-    kept: Noted | AuditLine
+    exchange: RpcExchange | PlainCall
+    kept: Noted | AuditLine | PlainCall
     """The message as noted, or already its entry."""
     since: float
     origin: object
@@ -304,9 +305,12 @@ class Auditor:
             try:
                 self._enter(observed)
             except Exception:
-                if not self._has_failed:
-                    self._has_failed = True
-                    log.exception("cannot report what happened to a message")
+                self._note_failure()
+
+    def _note_failure(self) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            log.exception("cannot report what happened to a message")
 
     def _enter(self, noted: Noted) -> None:
         judged, verdict, _, _ = noted
@@ -383,6 +387,38 @@ class Auditor:
         if end.status is not None:
             entry["status"] = end.status
         self._write(entry)
+
+    # Plain calls. Here, too, an error disturbs no message.
+
+    def plain_begins(self, call: PlainCall) -> None:
+        try:
+            by_id = key_of(call.client, call.id)
+            opened = OpenRequest(call, call, call.sent_at, call, call.client, by_id)
+            for forgotten in self._open.add(opened):
+                self._write_unanswered(forgotten, Unanswered())
+        except Exception:
+            self._note_failure()
+
+    def plain_ends(self, call: PlainCall) -> None:
+        try:
+            if opened := self._open.take(call):
+                entry = self._answered(opened, self._clock())
+                entry["answer_bytes"] = len(call.answer)
+                if self._wanted.with_calls:
+                    cast("ShownEntry", entry).result = _shown_later(_result_of, call.answer)
+                self._write(entry)
+        except Exception:
+            self._note_failure()
+
+    def plain_leaves(self, call: PlainCall, exchange: RpcExchange, origin: object) -> None:
+        try:
+            if opened := self._open.take(call):
+                kept = self._plain_entry(call)
+                self._open.add(opened._replace(exchange=exchange, kept=kept, origin=origin))
+        except Exception:
+            self._note_failure()
+
+    # Messages
 
     def _enter_request(self, noted: Noted, message: Request | Notification) -> None:
         judged, verdict, _, clock = noted
@@ -473,14 +509,16 @@ class Auditor:
 
     def _entry_of(self, opened: OpenRequest) -> AuditLine:
         kept = opened.kept
-        return kept if isinstance(kept, dict) else self._entry(kept)
+        if isinstance(kept, dict):
+            return kept
+        return self._entry(kept) if isinstance(kept, tuple) else self._plain_entry(kept)
 
-    def _entry(self, noted: Noted) -> AuditLine:
-        """Return the entry for a request or notification, or for an unreadable message."""
-        judged, verdict, now, clock = noted
-        client, message = judged.client, judged.message
+    def _begun(
+        self, client: Client, come_from: object, direction: Direction, now: float, size: int
+    ) -> AuditLine:
+        """Return what each entry begins with."""
         revision = client.revision  # as the upstream states it
-        origin = self._wanted.origin_of(judged.origin)
+        origin = self._wanted.origin_of(come_from)
         address = origin.get("client", "")
         if client.credential:
             address = f"{address}#{self._contents.hash_of_name(client.credential)}"
@@ -490,14 +528,35 @@ class Auditor:
             "instance": self._instance,
             "session": self._session_of(client),
             "client": address,
-            "from": _WORDS[judged.direction],
+            "from": _WORDS[direction],
             "transport": _WORDS[client.via],
             "revision": None if revision is None else shown(revision[:NAME]),
-            "bytes": judged.size,
+            "bytes": size,
         }
         for name in _OF_THE_ORIGIN:
             if value := origin.get(name):
                 entry[name] = value
+        return entry
+
+    def _plain_entry(self, call: PlainCall) -> AuditLine:
+        """Return the entry for a plain call: the same as for any forwarded call."""
+        now = self._now() - (self._clock() - call.sent_at)
+        entry = self._begun(call.client, call, Direction.FROM_CLIENT, now, len(call.body))
+        entry["method"], entry["class"] = "tools/call", _WORDS[Class.REVIEW]
+        entry["id"], entry["tool"] = call.id, shown(call.tool)
+        entry["own_ms"] = milliseconds(call.sent_at - call.asked_at)
+        entry["verdict"] = "forwarded"
+        if not self._wanted.for_people:
+            return entry
+        name = self._name_of(call.client, entry)
+        arguments = _shown_later(_params_of, call.body) if self._wanted.with_calls else None
+        return cast("AuditLine", ShownEntry(entry, name, arguments))
+
+    def _entry(self, noted: Noted) -> AuditLine:
+        """Return the entry for a request or notification, or for an unreadable message."""
+        judged, verdict, now, clock = noted
+        message = judged.message
+        entry = self._begun(judged.client, judged.origin, judged.direction, now, judged.size)
         if isinstance(message, (Request, Notification)):
             self._add_message(entry, message, judged.exchange)
         else:
@@ -524,17 +583,20 @@ class Auditor:
         return self._shown(entry, judged) if self._wanted.for_people else entry
 
     def _shown(self, entry: AuditLine, judged: Judged) -> AuditLine:
-        message, session = judged.message, judged.client.session
+        message = judged.message
         arguments, name = None, ""
         if isinstance(message, (Request, Notification)) and (params := message.params):
             meta = params.get("_meta")
             name = client_name_in(f'{{"_meta":{message.place.cut(meta)}}}') if meta else ""
             if self._wanted.with_calls:
                 arguments = _beginning(message.place, params)
-        if not name and session is not None:
-            name = str(session.notes.get(CLIENT_NAME, ""))
-        name = name or self._names.get(caller_of(entry), "")
+        name = name or self._name_of(judged.client, entry)
         return cast("AuditLine", ShownEntry(entry, name, arguments))  # the same members
+
+    def _name_of(self, client: Client, entry: AuditLine) -> str:
+        """Return the name that a client gave itself when it began."""
+        name = str(client.session.notes.get(CLIENT_NAME, "")) if client.session else ""
+        return name or self._names.get(caller_of(entry), "")
 
     def _note_name(self, judged: Judged, message: Request | Notification) -> None:
         """Note the name in a request that begins a session; the session is known later."""
@@ -588,6 +650,26 @@ def _beginning(place: Place, part: Value) -> str:
         most = 4 * needed  # bytes: a character has up to four
         return bytes(place.raw_of(part)[:most]).decode("utf-8", "replace")[:needed]
     return place.text[part.start : min(part.end, part.start + needed)]
+
+
+def _shown_later(of: Callable[[bytes], str], raw: bytes) -> str | Callable[[], str]:
+    """Return what finds the beginning of a part of a plain call when somebody looks at it; of a
+    long one, the beginning itself, which takes less memory."""
+    return partial(of, raw) if len(raw) <= LONGEST_SHOWN else of(raw)
+
+
+def _params_of(call: bytes) -> str:
+    message = parse_message(call)
+    if not isinstance(message, Request) or message.params is None:
+        raise TypeError("a plain call without params")
+    return _beginning(message.place, message.params)
+
+
+def _result_of(answer: bytes) -> str:
+    message = parse_message(answer)
+    if not isinstance(message, Response) or message.result is None:
+        raise TypeError("a plain answer without a result")
+    return _beginning(message.place, message.result)
 
 
 def _is_refused(verdict: Verdict) -> bool:

@@ -29,19 +29,23 @@ LONGEST_SHOWN = 16 * 1024
 """Characters of arguments or a result that people can look at."""
 
 
+type Shown = str | Callable[[], str]
+"""A text for people, or what finds it once somebody looks at it."""
+
+
 class ShownEntry(dict[str, object]):
     """An entry with what only people see of its message: this gets into no log and no metric."""
 
     __slots__ = ("arguments", "client", "problem", "result")
 
-    def __init__(self, entry: Entry, client: str, arguments: str | None) -> None:
+    def __init__(self, entry: Entry, client: str, arguments: Shown | None) -> None:
         super().__init__(entry)
         self.client = client
         """The name that the client gives itself."""
         self.problem = ""
         """The first line of an error's text, without secrets."""
         self.arguments = arguments
-        self.result: str | None = None
+        self.result: Shown | None = None
         """As they were written, with secrets, and of a long text ``LOOK_AHEAD`` more than is shown;
         None if nobody asks."""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from mcp_tool_filter.core.conversation.policy_in_force import Judged
+from mcp_tool_filter.core.conversation.policy_in_force import Judged, PlainCall
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import (
     Notification,
@@ -46,7 +46,7 @@ class Waiting(Protocol):
     """A request without an answer yet. It references the objects that its keys are made of."""
 
     @property
-    def exchange(self) -> RpcExchange | None:
+    def exchange(self) -> RpcExchange | PlainCall | None:
         """None for a request of the upstream, whose answer only the id identifies."""
 
     @property
@@ -84,14 +84,14 @@ class OpenRequests[T: Waiting]:
         oldest = self.take_oldest() if len(self._open) > MOST else None
         return [forgotten for forgotten in (same, oldest) if forgotten is not None]
 
-    def of(self, exchange: RpcExchange) -> T | None:
+    def of(self, exchange: RpcExchange | PlainCall) -> T | None:
         return self._open.get(id(exchange))
 
     def of_upstream(self, client: Client, id: str) -> T | None:
         """Return the upstream's request to a client with this id."""
         return self._open.get(key_of(client, id))
 
-    def take(self, exchange: RpcExchange) -> T | None:
+    def take(self, exchange: RpcExchange | PlainCall) -> T | None:
         """Return and forget a client's request, for example because it was answered."""
         return self._take(id(exchange))
 

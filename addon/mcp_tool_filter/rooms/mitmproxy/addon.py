@@ -34,6 +34,7 @@ from mitmproxy.tls import ClientHelloData
 from mcp_tool_filter.cli.options import KEYS
 from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.engine.exchange import Answer, Exchange
+from mcp_tool_filter.core.engine.lane import Lane
 from mcp_tool_filter.core.engine.service import Address, Service
 from mcp_tool_filter.core.engine.wire import RequestHead
 from mcp_tool_filter.core.errors import StartError
@@ -433,8 +434,8 @@ def _make_tls() -> ssl.SSLContext:
     return tls_of(ctx.options)
 
 
-def _name_of(exchange: Exchange) -> str:
-    flow = flow_of(exchange)
+def _name_of(exchange: Exchange | Lane) -> str:
+    flow = flow_of(exchange) if isinstance(exchange, Exchange) else None
     return flow.id if flow else ""
 
 

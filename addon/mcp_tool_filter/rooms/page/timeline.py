@@ -19,6 +19,7 @@ from mcp_tool_filter.core.process.statistics import JsonObject, count_bounded
 from mcp_tool_filter.rooms.audit.entry import (
     LONGEST_SHOWN,
     Entry,
+    Shown,
     ShownEntry,
     caller_of,
     has_failed,
@@ -40,8 +41,8 @@ class _Line:
     """What the page shows of an entry, and on request its arguments and its result."""
 
     entry: JsonObject
-    arguments: str | None = None
-    result: str | None = None
+    arguments: Shown | None = None
+    result: Shown | None = None
 
 
 @dataclass(slots=True)
@@ -155,7 +156,7 @@ class Timeline:
 
         said = {"arguments": line.arguments, "result": line.result}
         return {
-            name: redacted_beginning(text, LONGEST_SHOWN)
+            name: redacted_beginning(text if isinstance(text, str) else text(), LONGEST_SHOWN)
             for name, text in said.items()
             if text is not None
         }

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.core.conversation.policy_in_force import Judged, Observer
+from mcp_tool_filter.core.conversation.policy_in_force import Judged, Watch
 from mcp_tool_filter.core.engine.exchange import Exchange, Outcome
+from mcp_tool_filter.core.engine.lane import Lane
 from mcp_tool_filter.core.http.bodies import may_be_event_stream
 from mcp_tool_filter.core.http.urls import parse_origin
 from mcp_tool_filter.core.policy.effects import WriteLog
@@ -74,11 +75,11 @@ class Watchers(Plug):
             site.listener.policy.propagate = self._tracer.propagate
             site.note_over = partial(_end_spans, self._tracer)
 
-    def observers(self, _name: str) -> Iterator[Observer]:
+    def observers(self, _name: str) -> Iterator[Watch]:
         if self._watching is not None:
-            yield self._watching.observe
+            yield Watch(self._watching.observe, self._watching.of_plain_calls)
         if self._tracer is not None:
-            yield partial(_trace, self._tracer)
+            yield Watch(partial(_trace, self._tracer), of_plain_calls=None)
 
     def note(self, said: object) -> None:
         """Add a rule's log entry to the audit log, if there is one."""
@@ -96,7 +97,7 @@ class Watchers(Plug):
             self._tracer.close()
 
     def _origin_of(self, origin: object) -> dict[str, str]:
-        if not isinstance(origin, Exchange):
+        if not isinstance(origin, Exchange | Lane):
             return {}
         facts = {"client": peer_of(origin), "flow": self.proxy.around.name_flow(origin)}
         if self.proxy.names_upstreams:
@@ -200,7 +201,7 @@ def _end_spans(tracer: Tracer, exchange: Exchange) -> None:
     tracer.leave(client, why or (str(status) if status else None))
 
 
-def peer_of(exchange: Exchange) -> str:
+def peer_of(exchange: Exchange | Lane) -> str:
     """Return the client's address and port, for people."""
     host, port = exchange.down.host.peer, exchange.down.host.port
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.core.conversation.policy_in_force import Judged
+from mcp_tool_filter.core.conversation.policy_in_force import Judged, PlainObserver
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.rooms.audit.contents import Arguments
 from mcp_tool_filter.rooms.audit.entries import (
@@ -95,6 +95,11 @@ class Watching:
     def audit_log(self) -> str | None:
         """The path of the file that is written now."""
         return self._writer.path if self._writer else None
+
+    @property
+    def of_plain_calls(self) -> PlainObserver | None:
+        """What observes calls that nobody reads; None if the audit log or the traces read them."""
+        return None if self._kept else self._auditor
 
     def observe(self, judged: Judged) -> None:
         self._auditor.note(judged)

@@ -1,0 +1,210 @@
+"""Let a call go through the lane and the whole way; return what could be seen of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mcp_tool_filter.cli.parsing import parse_config
+from mcp_tool_filter.core.conversation.memory import example
+from mcp_tool_filter.core.conversation.policy_in_force import PlainCall, Watch
+from mcp_tool_filter.core.policy.situation import RpcExchange
+from mcp_tool_filter.core.process.statistics import Statistics
+from tests.core.engine.table import Client, Table
+from tests.raw_client import MCP_HEADERS, post
+from tests.raw_upstream import SSE_HEAD, answer, chunk
+
+HEAD = MCP_HEADERS + b"Mcp-Session-Id: s1\r\nMCP-Protocol-Version: 2025-06-18\r\n"
+INITIALIZE = (
+    b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18",'
+    b'"capabilities":{},"clientInfo":{"name":"c","version":"1"}}}'
+)
+OPENED = answer(
+    b'{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},'
+    b'"serverInfo":{"name":"u","version":"1"}}}'
+).replace(b"\r\n\r\n", b"\r\nMcp-Session-Id: s1\r\n\r\n", 1)
+LIST = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
+TOOLS = (
+    b'{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"read","inputSchema":{}},'
+    b'{"name":"wipe","description":"secret-of-wipe","inputSchema":{}}]}}'
+)
+CALL = (
+    b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"read","arguments":{"a":1}}}'
+)
+RESULT = b'{"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text","text":"x"}]}}'
+ERROR = b'{"jsonrpc":"2.0","id":7,"error":{"code":-1,"message":"no"}}'
+
+type Act = Callable[[Table, Client], object]
+
+
+def says(raw: bytes) -> Act:
+    return lambda table, _client: table.link.says(raw)
+
+
+@dataclass
+class Ready:
+    """A table with an open session, whose client has listed the tools and called one."""
+
+    table: Table
+    client: Client
+    counted: Statistics
+    lanes: int = 0
+
+    def plain_begins(self, _call: PlainCall) -> None:
+        self.lanes += 1
+
+    def plain_ends(self, call: PlainCall) -> None:
+        pass
+
+    def plain_leaves(self, call: PlainCall, exchange: RpcExchange, origin: object) -> None:
+        pass
+
+
+def ready(
+    *, has_lane: bool, head: bytes = HEAD, watch: Watch | None = None, **options: Any
+) -> Ready:
+    fetched = replace(example("read", "wipe"), endpoint="/mcp", sessions=True)
+    table = Table(fetched=fetched, **options)
+    counted, policy = Statistics(), table.listener.policy
+    it = Ready(table, table.client(), counted)
+    others = [watch] if watch is not None else []
+    seen = [one.of_messages for one in others]
+    policy.observe = counted.observer(lambda: 0.0, lambda _judged: None, seen)
+    policy.observe_plain = counted.observer_of_plain([it, *(one.of_plain_calls for one in others)])
+    table.service.has_lane = has_lane
+    for said, answered in ((INITIALIZE, OPENED), (LIST, answer(TOOLS)), (CALL, answer(RESULT))):
+        it.client.says(post(said, headers=MCP_HEADERS if said is INITIALIZE else head))
+        table.link.says(answered)
+    assert it.client.taken().endswith(RESULT)
+    it.lanes = 0
+    return it
+
+
+def heard(it: Ready, body: bytes, acts: Sequence[Act], head: bytes) -> dict[str, object]:
+    """Return all that can be seen from outside."""
+    table, client = it.table, it.client
+    before = len(table.link.got)
+    client.says(post(body, headers=head))
+    for act in acts:
+        act(table, client)
+        table.serve_others()
+    policy = table.listener.policy
+    return {
+        "client": client.got,
+        "upstream": [table.links[0].got[before:], *(link.got for link in table.links[1:])],
+        "open": [(link.is_open, link.is_held) for link in table.links],
+        "client is open": (client.is_open, client.was_aborted, client.is_held),
+        "counts": it.counted,
+        "exchanges": len(table.service.exchanges),
+        "sessions": [
+            (key, session.has_acted, bool(session.who))
+            for key, _, session in table.listener.sessions
+        ],
+        "kinds": len(policy.kinds),
+    }
+
+
+def compared(
+    body: bytes, *acts: Act, head: bytes = HEAD, **options: Any
+) -> tuple[bool, dict[str, object]]:
+    """Let a call go both ways; return whether the lane took it, and what was seen."""
+    seen = []
+    for has_lane in (True, False):
+        it = ready(has_lane=has_lane, head=head, **options)
+        seen.append((it.lanes, heard(it, body, acts, head), it.lanes))
+    (_, short, taken), (_, whole, never) = seen
+    assert never == 0
+    assert short == whole
+    return taken > 0, whole
+
+
+ANSWERS = {
+    "result": answer(RESULT),
+    "chunked": b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked"
+    b"\r\n\r\n" + chunk(RESULT) + b"0\r\n\r\n",
+    "other order": answer(b'{"result":{"content":[]},"jsonrpc":"2.0","id":7}'),
+    "is error": answer(RESULT.replace(b"]}}", b'],"isError":true}}')),
+    "is no error": answer(RESULT.replace(b"]}}", b'],"isError":false}}')),
+    "meta": answer(RESULT.replace(b"]}}", b'],"_meta":{"a":1}}}')),
+    "a list": answer(TOOLS.replace(b'"id":1', b'"id":7')),
+    "a list twice": answer(RESULT.replace(b'"content"', b'"tools":[{"name":"wipe"}],"content"')),
+    "tools in the meta": answer(
+        RESULT.replace(b"]}}", b'],"_meta":{"tools":[{"name":"wipe","inputSchema":{}}]}}}')
+    ),
+    "content twice": answer(RESULT.replace(b'"content"', b'"content":[],"content"')),
+    "another id": answer(RESULT.replace(b":7,", b":8,")),
+    "id as text": answer(RESULT.replace(b":7,", b':"7",')),
+    "two ids": answer(RESULT.replace(b":7,", b':7,"id":7,')),
+    "error": answer(ERROR),
+    "error beside": answer(RESULT.replace(b',"result"', b',"error":{},"result"')),
+    "notification": answer(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'),
+    "batch": answer(b"[" + RESULT + b"]"),
+    "two values": answer(RESULT + RESULT),
+    "not JSON": answer(b"hello"),
+    "empty": answer(b""),
+    "bad UTF-8": answer(RESULT.replace(b'"x"', b'"\xff"')),
+    "control": answer(RESULT.replace(b'"x"', b'"\x00"')),
+    "deep": answer(RESULT.replace(b'"x"', b"[" * 300 + b"]" * 300)),
+    "404": answer(RESULT, status="404 Not Found"),
+    "202": answer(b"", status="202 Accepted"),
+    "401": answer(b"no", status="401 Unauthorized"),
+    "101": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+    "session": OPENED.replace(OPENED.partition(b"\r\n\r\n")[2], RESULT).replace(
+        b"Content-Length: %d" % len(OPENED.partition(b"\r\n\r\n")[2]),
+        b"Content-Length: %d" % len(RESULT),
+    ),
+    "a redirect": answer(RESULT).replace(b"\r\n", b"\r\nLocation: http://other/\r\n", 1),
+    "coded": answer(RESULT).replace(b"\r\n", b"\r\nContent-Encoding: gzip\r\n", 1),
+    "other kind": answer(RESULT, kind="text/plain"),
+    "charset": answer(RESULT, kind="application/json; charset=utf-16"),
+    "event": SSE_HEAD + chunk(b"data: " + RESULT + b"\n\n") + b"0\r\n\r\n",
+    "whole event": answer(b"data: " + RESULT + b"\n\n", kind="text/event-stream"),
+    "event with a list": answer(
+        b"data: " + TOOLS + b"\n\ndata: " + RESULT + b"\n\n", kind="text/event-stream"
+    ),
+    "cut": answer(RESULT)[:-3],
+    "closes": answer(RESULT).replace(b"\r\n", b"\r\nConnection: close\r\n", 1),
+    "two answers": answer(RESULT) + answer(RESULT),
+    "not HTTP": b"hello\r\n\r\n",
+    "date": answer(RESULT).replace(b"\r\n", b"\r\nDate: today\r\nX-A: b\r\n", 1),
+}
+
+
+def edit(table: Table, _client: Client) -> None:
+    table.listener.policy.adopt(parse_config(deny=["^read"]))
+
+
+def list_changes(table: Table, _client: Client) -> None:
+    table.listener.policy.kinds.note_change_for_all()
+
+
+def reads_slowly(_table: Table, client: Client) -> None:
+    client.engine.held(True)
+
+
+def gives_up(table: Table, _client: Client) -> None:
+    for one in list(table.service.exchanges):
+        one.give_up()
+
+
+def loses(table: Table, _client: Client) -> None:
+    for one in list(table.service.exchanges):
+        one.lose("gone")
+
+
+MEANWHILE: dict[str, Act] = {
+    "the client leaves": lambda _table, client: client.leaves(),
+    "the upstream leaves": lambda table, _client: table.link.ends(),
+    "somebody asks for the exchanges": lambda table, _client: table.service.exchanges,
+    "they are given up": gives_up,
+    "the upstream is lost": loses,
+    "the policy is edited": edit,
+    "the list changes": list_changes,
+    "the client reads slowly": reads_slowly,
+    "the process ends": lambda table, _client: setattr(table.service, "is_ending", True),
+    "the process drains": lambda table, _client: setattr(table.service, "is_draining", True),
+    "more requests come": lambda _table, client: client.says(post(CALL, headers=HEAD)),
+    "a bad request comes": lambda _table, client: client.says(b"x\r\n\r\n"),
+    "time passes": lambda _table, client: client.engine.tick(1e9),
+}
