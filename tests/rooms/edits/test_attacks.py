@@ -162,7 +162,7 @@ async def test_the_merged_server_knows_the_edited_tools(tmp_path: Path) -> None:
                 await talk.opens()
                 assert await talk.names() == ["a_read_file"]
                 assert (await talk.ask(call("a_new_issue", 3)))["error"]["code"] == -32601
-            assert it.stderr.count("edited: create_issue") == 1
+            assert it.stderr.count("Edited: create_issue") == 1
             assert it.stderr.startswith("Warning: a: the edit of create_issue: it has no parameter")
     sent = [json.loads(one)["params"]["arguments"] for one in server.heard if b"tools/call" in one]
     assert sent == [{"teamId": "SECRET"}]

@@ -345,8 +345,8 @@ class Conversation:
         elif not kind.is_listed and judged.exchange and self.client.via is Via.STDIO:
             hides = not (kind.snapshot.choice.hides_nothing or self.policy.config.shadow)
             judged.exchange.is_on_trust = hides  # we do not ask which tools there are
-        decide = decide_from_client if self.policy.links else filter_from_client
-        return decide(message, situation)
+        has_links = self.policy.links and judged.refusal is None  # they never see what edits refuse
+        return (decide_from_client if has_links else filter_from_client)(message, situation)
 
     def _list_first(
         self,
@@ -378,7 +378,8 @@ class Conversation:
         judged.in_force, call = kind.snapshot, situation.call
         situation = self._situation(message, judged, kind, arrival)
         situation.call = call
-        decision = decide_from_client(message, situation)
+        decide = filter_from_client if judged.refusal else decide_from_client
+        decision = decide(message, situation)
         return (yield from decision) if waits(decision) else decision
 
     def _situation(

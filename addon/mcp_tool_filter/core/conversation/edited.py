@@ -34,7 +34,8 @@ def decide_edited(
         judged.message, judged.is_edited = changed, True
     decision = decide(changed)
     exchange = judged.exchange
-    if exchange is not None and exchange.tool is not None:
+    is_known = refusal is None or refusal.reason.why is not Why.UNKNOWN
+    if exchange is not None and exchange.tool is not None and is_known:
         exposed = editor.exposed(exchange.tool)
         exchange.exposed = exposed if exposed != exchange.tool else ""
     if refusal is None and not judged.is_edited:

@@ -192,8 +192,8 @@ class Editor(Protocol):
     def refuse_start(self, snapshots: Sequence[Snapshot]) -> None:
         """Raise StartError if these tools do not fit the edits."""
 
-    def refuse_unmatched(self, snapshots: Sequence[Snapshot], beside: Editor | None) -> None:
-        """Raise StartError if an edit, which the other editor does not have, matches no tool."""
+    def unmatched(self, snapshots: Sequence[Snapshot], beside: Editor | None) -> list[str]:
+        """Return the names and globs that match no tool, and that the other editor lacks."""
 
 
 class Catalog(Protocol):

@@ -123,6 +123,11 @@ class Proxy:
         self._has_warned = False
 
     @property
+    def whole(self) -> Proxy | None:
+        """The proxy of all servers, if this is one of several."""
+        return self._whole
+
+    @property
     def sinks(self) -> Sequence[Sink]:
         return self.around.sinks
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mcp_tool_filter.core.errors import UnmatchedPattern
+from mcp_tool_filter.core.errors import StartError, UnmatchedPattern
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.patterns import Pattern
 from mcp_tool_filter.core.policy.situation import Editor
-from mcp_tool_filter.core.policy.snapshot import Snapshot
+from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
 
 
 def refuse_start(
@@ -33,10 +33,12 @@ def refuse_start(
     if config.strict and (dead := unmatched_in(snapshots, among=among)):
         first = dead[0]
         raise UnmatchedPattern(first.text, thing=first.thing, hint=first.hint)
-    if config.editor is not None and config.strict:
-        config.editor.refuse_unmatched(snapshots, beside)
-    if config.editor is not None and among is None:
-        config.editor.refuse_start(snapshots)
+    editor = config.editor
+    if editor is not None and config.strict and (lost := editor.unmatched(snapshots, beside)):
+        what = f"The edit of {shown(lost[0])} matches no tool"
+        raise StartError(what, why="With --strict, each edit must match")
+    if editor is not None and among is None:
+        editor.refuse_start(snapshots)
 
 
 def unmatched_in(

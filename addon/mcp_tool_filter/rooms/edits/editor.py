@@ -35,7 +35,6 @@ from mcp_tool_filter.core.messages.tools import (
     with_edits,
 )
 from mcp_tool_filter.core.policy.choice import Claims
-from mcp_tool_filter.core.policy.patterns import Pattern
 from mcp_tool_filter.core.policy.situation import Editor
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.core.policy.verdict import Drop, Reason, Reply, Why
@@ -48,6 +47,7 @@ from mcp_tool_filter.rooms.edits.definitions import (
 from mcp_tool_filter.rooms.edits.tables import NO_EDIT, BadEdit, Edits
 
 _LARGEST_KEPT = 64 * 1024 * 1024  # bytes of definitions, edited and not
+_OTHERWISE = "Change the edit, or the patterns"
 
 
 @dataclass(slots=True, eq=False)
@@ -214,51 +214,36 @@ class DefinitionEditor:
     def refuse_start(self, snapshots: Iterable[Snapshot]) -> None:
         """Raise BadEdit if these tools do not fit the edits."""
         for one in snapshots:
-            if problem := self._problem_with(one):
-                raise BadEdit(problem, why="Change the edit, or the patterns")
-
-    def refuse_unmatched(self, snapshots: Iterable[Snapshot], beside: Editor | None) -> None:
-        names = [name for one in snapshots for name in names_in(one)]
-        shared = set(beside.patterns) if beside else set()
-        unmatched = [one for one in self.unmatched(names) if one not in shared]
-        if names and unmatched:
-            what = f"The edit of {shown(unmatched[0])} matches no tool"
-            raise BadEdit(what, why="With --strict, each edit must match")
-
-    def _problem_with(self, snapshot: Snapshot) -> str:
-        """Return why the filter must not start with these tools; empty if it may."""
-        names = set(names_in(snapshot))
-        for new, own in self.edits.own_names.items():
-            if own not in names:
-                continue
-            if new in names and new != own:
-                return f"The new name of {shown(own)} is taken: the server has a tool {shown(new)}"
-            by = snapshot.choice.hiding(new) if own in snapshot.allowed else None
-            if isinstance(by, Pattern):
-                return f'The new name of {shown(own)} is denied: "{by.text}" matches {shown(new)}'
-        for name, raw in snapshot.allowed.items():
-            try:
+            self._refuse_taken_names(one)
+            for name, raw in one.allowed.items():
                 edit = self.edits.for_tool(name)
-                list(problems_in(raw, edit) if edit is not NO_EDIT else ())
-            except CannotEdit as error:
-                return f"The edit of {shown(name)} {error}"
-            except BadEdit as error:
-                return error.one_line
-        return ""
+                try:
+                    list(problems_in(raw, edit) if edit is not NO_EDIT else ())
+                except CannotEdit as error:
+                    raise BadEdit(f"The edit of {shown(name)} {error}", why=_OTHERWISE) from None
+
+    def _refuse_taken_names(self, snapshot: Snapshot) -> None:
+        for new, own in self.edits.own_names.items():
+            if new != own and _is_listed(own, snapshot) and _is_listed(new, snapshot):
+                what = f"The new name of {shown(own)} is taken: the server has a tool {shown(new)}"
+                raise BadEdit(what, why=_OTHERWISE)
 
     def report(self, snapshot: Snapshot) -> Iterator[str]:
         for name in snapshot.allowed:
             if said := ", ".join(self.edits.for_tool(name).says()):
                 yield f"Edited: {shown(name)}: {said}"
 
-    def unmatched(self, names: Iterable[str]) -> list[str]:
-        """Return the names and globs that match no tool."""
-        known = list(names)
+    def unmatched(self, snapshots: Iterable[Snapshot], beside: Editor | None = None) -> list[str]:
+        names = [name for one in snapshots for name in (*one.allowed, *one.denied)]
         patterns = dict.fromkeys(self.edits.patterns)
-        return [one for one in patterns if not self.edits.matches(one, known)]
+        for shared in beside.patterns if beside else ():
+            patterns.pop(shared, None)
+        return [one for one in patterns if names and not self.edits.matches(one, names)]
 
-    def warnings(self, snapshot: Snapshot) -> Iterator[str]:
-        """Yield what an edit wants and its tool does not have."""
+    def warnings(self, snapshot: Snapshot, beside: Editor | None = None) -> Iterator[str]:
+        """Yield what an edit wants and is not there; of the other editor's edits, less."""
+        for name in self.unmatched([snapshot], beside):
+            yield f"the edit of {shown(name)} matches no tool"
         for name, raw in snapshot.allowed.items():
             try:
                 edit = self.edits.for_tool(name)
@@ -271,10 +256,6 @@ class DefinitionEditor:
                 yield f"{shown(name)} cannot be edited, so it is hidden: {error}"
             if (new := self.exposed(name)) != name and new in snapshot.allowed:
                 yield f"{shown(new)} is hidden: {shown(name)} has this name now"
-
-
-def names_in(snapshot: Snapshot) -> list[str]:
-    return [*snapshot.allowed, *snapshot.denied]
 
 
 def _is_listed(name: str, snapshot: Snapshot) -> bool:

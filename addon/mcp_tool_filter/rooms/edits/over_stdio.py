@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_tool_filter.cli.line_session import LineSession
-from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
-from mcp_tool_filter.rooms.edits.editor import DefinitionEditor, names_in
+from mcp_tool_filter.core.policy.snapshot import Snapshot
+from mcp_tool_filter.rooms.edits.editor import DefinitionEditor
 
 
 def plug_in(session: LineSession) -> None:
@@ -16,11 +16,6 @@ def plug_in(session: LineSession) -> None:
 
     def lines(snapshot: Snapshot) -> Iterator[str]:
         yield from editor.report(snapshot)
-        unmatched = (
-            f"the edit of {shown(one)} matches no tool"
-            for one in editor.unmatched(names_in(snapshot))
-        )
-        for problem in (*unmatched, *editor.warnings(snapshot)):
-            yield f"Warning: {problem}"
+        yield from (f"Warning: {problem}" for problem in editor.warnings(snapshot))
 
     session.reports.append(lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from mcp_tool_filter.core.errors import StartError, reason_of
@@ -68,25 +68,37 @@ def _tables_of(path: str) -> Mapping[str, object]:
 class Editing(Plug):
     """Checks the edits of each site against its tools, and reports what they do."""
 
+    def adopt(self, config: Config) -> None:
+        editor = _ours(config)
+        if editor is None or editor.edits == _edits_in(self.proxy.config):
+            return  # what a server has got since then is hidden, and ends nothing
+        editor.refuse_start([site.listener.snapshot for site in self._listed])
+
+    def adopted(self, before: Config) -> None:
+        if _edits_in(before) != _edits_in(self.proxy.config):
+            for site in self._listed:
+                self.proxy.log.warn_of(self.warnings(site))
+
+    @property
+    def _listed(self) -> list[Site]:
+        """The sites whose edits are judged here; one of several servers has a plug of its own."""
+        every = [] if self.proxy.runs else self.proxy.sites.values()
+        return [one for one in every if one.listener.fetched.is_listed]
+
     async def open(self, site: Site) -> None:
-        editor = _editor_of(site)
-        if editor is None or not site.listener.fetched.is_listed:
-            return
-        snapshot = site.listener.policy.kinds.start.snapshot
-        editor.refuse_start([snapshot])
+        editor = _ours(site.listener.config)
+        if editor is not None and site in self._listed:
+            editor.refuse_start([site.listener.snapshot])
 
-    def report(self, site: Site) -> Iterator[str]:
-        editor = _editor_of(site)
-        if editor is not None:
-            yield from editor.report(site.listener.snapshot)
+    def report(self, site: Site) -> Iterable[str]:
+        editor = _ours(site.listener.config)
+        return editor.report(site.listener.snapshot) if editor and site in self._listed else ()
 
-    def warnings(self, site: Site) -> Iterator[str]:
-        editor = _editor_of(site)
-        if editor is None or not site.listener.fetched.is_listed:
-            return
-        for name in editor.unmatched(_names_at(site)):
-            yield f"the edit of {shown(name)} matches no tool"
-        yield from editor.warnings(site.listener.snapshot)
+    def warnings(self, site: Site) -> Iterable[str]:
+        editor, whole = _ours(site.listener.config), self.proxy.whole
+        if editor is None or site not in self._listed:
+            return ()
+        return editor.warnings(site.listener.snapshot, whole.config.editor if whole else None)
 
     def reload(self) -> None:
         """Read the file of edits again; a broken one changes nothing."""
@@ -103,11 +115,9 @@ class Editing(Plug):
             self.proxy.warn(f"Warning: SIGHUP: the old edits stay in force: {error.one_line}")
 
 
-def _editor_of(site: Site) -> DefinitionEditor | None:
-    editor = site.listener.config.editor
-    return editor if isinstance(editor, DefinitionEditor) else None
+def _ours(config: Config) -> DefinitionEditor | None:
+    return config.editor if isinstance(config.editor, DefinitionEditor) else None
 
 
-def _names_at(site: Site) -> list[str]:
-    pages = site.listener.policy.listings
-    return [one.name for page in pages for one in page.definitions if one.name is not None]
+def _edits_in(config: Config) -> Edits | None:
+    return config.editor.edits if isinstance(config.editor, DefinitionEditor) else None

@@ -209,12 +209,13 @@ class MergedEndpoint:
 
     def _hiding(self, server: str, name: str, raw: bytes) -> Hider | None:
         """Return what in the profile hides a tool. It judges the server's own name, too."""
-        site, editor = self.site(server), self._editor(server)
+        site, editor, choice = self.site(server), self._editor(server), self.profile.choice
         if site is not None and editor is not None:
             snapshot = site.listener.snapshot
             name = editor.own(name, snapshot) or name
             raw = snapshot.allowed.get(name, raw)
-        return self.profile.choice.hiding(name, raw)
+            choice = replace(choice, vouching=snapshot.choice.vouching)
+        return choice.hiding(name, raw)
 
     def offer(self, server: str, kind: ListKind, pages: tuple[bytes, ...]) -> Offer:
         """Return what a server's answers list. Raises ProtocolError."""

@@ -31,7 +31,7 @@ from mcp_tool_filter.core.messages.messages import UPSTREAM_LOST, ids_in
 from mcp_tool_filter.core.policy.chain import refusal
 from mcp_tool_filter.core.policy.config import Config, plain_path
 from mcp_tool_filter.core.policy.patterns import Pattern
-from mcp_tool_filter.core.policy.snapshot import Snapshot
+from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.core.policy.verdict import Reply, Why
 from mcp_tool_filter.core.process.background import in_background, keep
 from mcp_tool_filter.core.process.proxy import Proxy
@@ -226,6 +226,9 @@ class Servers:
             f'Warning: the pattern "{one.text}" matches no {one.thing} of any server'
             for one in self._dead_defaults()
         ]
+        editor = self.whole.config.editor
+        lost = editor.unmatched(self._all_snapshots(), None) if editor else ()
+        dead += [f"Warning: the edit of {shown(one)} matches no tool of any server" for one in lost]
         return [*down, *said, *dead]
 
     def _dead_defaults(self) -> list[Pattern]:
@@ -402,15 +405,18 @@ class Running:
         if self.site is None:
             return f"  {name}: it is still starting"
         at = f"{self._servers.address}/{name}{ENDPOINT} -> {self.site.shown_target}"
-        more = "; your login is used" if self.site.login else ""
+        more, below = "; your login is used" if self.site.login else "", ""
         if self.proxy:
-            lines = self.proxy.plugs.report(self.site)
-            more += "".join(f"; {line[:1].lower()}{line[1:]}" for line in lines)
+            for line in self.proxy.plugs.report(self.site):
+                if line.startswith("Edited: "):  # there may be many
+                    below += f"\n    {line}"
+                else:
+                    more += f"; {line[:1].lower()}{line[1:]}"
         if (snapshot := self.snapshot) is None:
-            return f"  {name}: {at}: its tools are listed when a client logs in{more}"
+            return f"  {name}: {at}: its tools are listed when a client logs in{more}{below}"
         count = len(snapshot.denied) + len(snapshot.allowed)
         many = "1 tool" if count == 1 else f"{count} tools"
-        return f"  {name}: {at}: {many}, {len(snapshot.denied)} hidden{more}"
+        return f"  {name}: {at}: {many}, {len(snapshot.denied)} hidden{more}{below}"
 
     def warnings(self, defaults: Sequence[Pattern]) -> list[tuple[str, str]]:
         """Return its name with each warning, except about patterns that are for all servers."""
