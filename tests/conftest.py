@@ -5,8 +5,9 @@ A test may be a coroutine function; it gets an event loop of its own.
 A plain ``pytest`` runs, on all cores, what a newcomer has minutes and Python for; it says at the
 end what it has left out. ``pytest --rest`` runs just that, ``pytest --whole`` both. A run of named
 files or tests leaves nothing out. Left out are tests marked ``rest`` (minutes, or programs that pip
-does not install; ``rest(but=1)``: but the first row), and of a table of attacks with many rows all
-but every so many.
+does not install; ``rest(but=1)``: but the first row); all but the first test of a file outside the
+core whose tests start programs or whole proxies; and of a table of attacks with many rows all but
+every so many.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import os
 import signal
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -35,6 +36,22 @@ settings.load_profile("untimed")
 _ROWS = 6
 """Rows of one table that a quick run takes."""
 
+_STARTERS = {
+    "subprocess",
+    "tests.attacks.hosts",
+    "tests.attacks.stage",
+    "tests.browser",
+    "tests.cli.launched",
+    "tests.filtered",
+    "tests.hosts",
+    "tests.proxy",
+    "tests.rooms.serve.test_serve",
+    "tests.rooms.stdio.relaying",
+    "tests.shapes",
+    "tests.stdio_client",
+}
+"""What starts a program or a whole proxy: a test that uses it costs ten times the others' time."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("selection")
@@ -45,15 +62,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Use two workers a core for a run of all tests, unless the command line says how many.
+    """Use workers for a run of all tests, unless the command line says how many.
 
-    Half of a worker's time is waiting for processes that its tests have started.
+    Two a core where most tests wait for processes that they have started, which a quick run leaves
+    out; each worker takes ten seconds to read all tests.
     """
     option = config.option
     is_worker = "PYTEST_XDIST_WORKER" in os.environ  # it would start workers of its own
     is_decided = is_worker or option.usepdb or option.numprocesses is not None
     if _takes_all_files(config) and not is_decided:
-        option.numprocesses = 2 * (os.cpu_count() or 1)
+        option.numprocesses = (os.cpu_count() or 1) * (2 if option.rest or option.whole else 1)
         option.dist = "worksteal"
 
 
@@ -66,6 +84,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         rows[item.nodeid.partition("[")[0]].append(item)
     quick = {item for table in rows.values() for item in _quick(table)}
+    quick -= set(_after_the_first(item for item in items if item in quick))
     left_out = [item for item in items if (item in quick) is config.option.rest]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if (item in quick) is not config.option.rest]
@@ -84,6 +103,25 @@ def _quick(table: list[pytest.Item]) -> list[pytest.Item]:
     return kept[::step]
 
 
+def _after_the_first(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield what a quick run leaves out of the files whose tests start programs."""
+    seen = set()
+    for item in items:
+        if item.path in seen:
+            yield item
+        elif _starts_programs(item):
+            seen.add(item.path)
+
+
+def _starts_programs(item: pytest.Item) -> bool:
+    module = item.getparent(pytest.Module)
+    if module is None or "/tests/core/" in item.path.as_posix():
+        return False
+    used = vars(module.obj).values()
+    homes = (it.__name__ if inspect.ismodule(it) else getattr(it, "__module__", "") for it in used)
+    return not _STARTERS.isdisjoint(homes)
+
+
 def _is_quick(config: pytest.Config) -> bool:
     return _takes_all_files(config) and not (config.option.rest or config.option.whole)
 
@@ -96,8 +134,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         skipped = len(reporter.stats.get("skipped", ()))
         reporter.reportchars = reporter.reportchars.replace("s", "")
         reporter.write_line(
-            f"Left out: tests that take minutes, rows of long tables, and {skipped} tests whose"
-            " programs are missing (Node, Chromium, Redis …). To install them and run all: .ci/run"
+            "Left out: most tests that start programs, rows of long tables, and"
+            f" {skipped} tests whose programs are missing (Node, Chromium, Redis …)."
+            " To install them and run all: .ci/run"
         )
 
 
