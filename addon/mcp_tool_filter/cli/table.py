@@ -237,10 +237,14 @@ _ALL: Final = (
             "doctor --upstream URL [--deny PATTERN] [FLAGS]",
             "doctor [FLAGS] -- COMMAND ARGS",
             "doctor --server NAME",
+            "doctor --config FILE",
             "doctor --client CLIENT",
         ),
         about="Checks Python and mitmproxy, the patterns and other settings, the port, the"
         " connection to the upstream, its transport and revision, the credentials, and its tools."
+        " With the servers of a config file, it checks all of them, and what they show together at"
+        " /mcp and in each profile: names that are too long or that two servers have, tools that"
+        " need tasks, a profile that leaves nothing."
         " With --client, it shows which of the client's servers the command run can filter, and"
         " which ones came through the filter last time, and names the tools that the client refuses"
         " or cuts, with the edit that heals each.",

@@ -1,6 +1,7 @@
 """``mcp-tool-filter doctor``: check everything that could go wrong, and say what to do.
 
-With ``--client CLIENT``: find out which servers of a client ``run`` filters.
+With ``--client CLIENT``: find out which servers of a client ``run`` filters. With a config file
+alone: all its servers, and what they show together.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.cli.commands.http import refuse_taken_port
 from mcp_tool_filter.cli.commands.look import KnownTools, ask, ask_now, rules_of
-from mcp_tool_filter.cli.flags import Given, with_flags
-from mcp_tool_filter.cli.settings import Settings, chosen, target_of
+from mcp_tool_filter.cli.flags import COMMAND, Given, with_flags
+from mcp_tool_filter.cli.settings import Settings, Sources, chosen, read_sources, target_of
 from mcp_tool_filter.cli.terminal import Colour, count, paint
 from mcp_tool_filter.core.errors import ConnectFailed, StartError, safe_lines
 from mcp_tool_filter.core.policy.snapshot import is_about_lock, shown
@@ -74,7 +75,11 @@ def run(typed: Given) -> int:
     """Print a line for each check; return 0 if all succeed, else 1."""
     findings = []
     client = typed.get("client", [""])[-1]
-    checks = examine_client(client) if client else examine(chosen(typed, os.environ))
+    file = None if client else _file_of_servers(typed)
+    if file is not None:
+        checks = examine_file(file)
+    else:
+        checks = examine_client(client) if client else examine(chosen(typed, os.environ))
     for finding in checks:
         findings.append(finding)
         if "json" not in typed:
@@ -260,6 +265,45 @@ def _lock(known: KnownTools) -> Iterator[Finding]:
         yield Finding(False, f"The lock has tools that are not there: {names}{more}", advice)
 
 
+def _file_of_servers(typed: Given) -> Sources | None:
+    """Return the settings if a file's servers are all that they name."""
+    if "server" in typed:
+        return None
+    sources = read_sources(typed, os.environ)
+    is_named = {"upstream", "upstream-cmd", COMMAND} & sources.given().keys()
+    return sources if sources.file and sources.file.servers and not is_named else None
+
+
+def examine_file(sources: Sources) -> Iterator[Finding]:
+    """Check all servers of a file, and what they show together at ``/mcp`` and in profiles."""
+    from mcp_tool_filter.rooms.merged.examine import MORE_LISTS
+    from mcp_tool_filter.rooms.merged.examine import examine as examine_merged
+
+    assert sources.file
+    yield _versions()
+    merging = sources.file.how_to_merge()
+    asked: list[tuple[str, Settings]] = []
+    for name in sources.file.servers:
+        try:
+            asked.append((name, sources.of_server(name, is_stdio=True)))
+        except StartError as error:
+            yield Finding(False, error.what, error.why)
+    found = asyncio.run(_ask_all(asked, MORE_LISTS))
+    known = {name: one for name, _, one in found if isinstance(one, KnownTools)}
+    dead = {name: {one.text for one in it.snapshot.unmatched} for name, it in known.items()}
+    shared = {one.text for one in sources.for_all_servers().config().patterns}
+    for name, _, one in found:
+        if isinstance(one, StartError):
+            advice = advice_for(one.why) or one.hint or ""
+            yield Finding(False, f"{name}: {one.what}: {one.why}", advice)
+            continue
+        matching = [shared - others for other, others in dead.items() if other != name]
+        for finding in _tools(one, set().union(*matching)):
+            yield replace(finding, text=f"{name}: {finding.text}")
+    for seen in examine_merged(merging, known):
+        yield Finding(not seen.advice, seen.what, seen.advice)
+
+
 _MOST_GONE = 12
 _HOW = "mcp-tool-filter run -- {program} lists at the end the servers that it has seen"
 
@@ -302,10 +346,12 @@ def _refused_tools(client: str) -> Iterator[Finding]:
         except StartError:
             continue  # status says what is wrong with it
     for name, settings, known in asyncio.run(_ask_all(asked)):
+        if isinstance(known, StartError):
+            continue
         editor = settings.config().editor
         tools = [
             Definition(editor.exposed(own) if editor else own, None, raw)
-            for own, raw in (known.snapshot.allowed.items() if known else ())
+            for own, raw in known.snapshot.allowed.items()
         ]
         for problem in problems_for(client, name, tools):
             advice = f"To heal it, write into the config file:\n{problem.edit}"
@@ -313,16 +359,16 @@ def _refused_tools(client: str) -> Iterator[Finding]:
 
 
 async def _ask_all(
-    servers: Sequence[tuple[str, Settings]],
-) -> list[tuple[str, Settings, KnownTools | None]]:
+    servers: Sequence[tuple[str, Settings]], more: Sequence[str] = ()
+) -> list[tuple[str, Settings, KnownTools | StartError]]:
     gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(name: str, settings: Settings) -> tuple[str, Settings, KnownTools | None]:
+    async def one(name: str, settings: Settings) -> tuple[str, Settings, KnownTools | StartError]:
         async with gate:
             try:
-                return name, settings, await ask(settings, is_quiet=True)
-            except StartError:
-                return name, settings, None
+                return name, settings, await ask(settings, is_quiet=True, more=more)
+            except StartError as error:
+                return name, settings, error
 
     return await asyncio.gather(*(one(*server) for server in servers))
 

@@ -98,12 +98,16 @@ class KnownTools:
         return _judged(self.fetched, config, replace(self.who, is_shadow=config.shadow))
 
 
-async def ask(settings: Settings, *, is_quiet: bool = False) -> KnownTools:
+async def ask(
+    settings: Settings, *, is_quiet: bool = False, more: Sequence[str] = ()
+) -> KnownTools:
     """Fetch the tools and apply the patterns. Raises StartError.
 
-    ``is_quiet`` if nobody shall see what a command prints.
+    ``is_quiet`` if nobody shall see what a command prints; ``more`` are other lists to ask for.
     """
     target = target_of(settings)
+    if more:
+        target = replace(target, other_lists=tuple(dict.fromkeys((*target.other_lists, *more))))
     if settings.command:
         fetched = await _fetch_from_command(settings, target, is_quiet=is_quiet)
     else:

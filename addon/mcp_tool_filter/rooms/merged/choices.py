@@ -24,15 +24,17 @@ from mcp_tool_filter.cli.flags import UsageError, closest
 from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.cli.settings import in_our_words, texts_of
 from mcp_tool_filter.core.errors import StartError, printable
-from mcp_tool_filter.core.policy.choice import Choice
+from mcp_tool_filter.core.policy.choice import Choice, Hider
 from mcp_tool_filter.core.policy.patterns import parse_glob
-from mcp_tool_filter.rooms.merged.lists import default_prefix
+from mcp_tool_filter.rooms.merged.lists import Hiding, default_prefix
 
 _NARROWS: Final = ("deny", "deny-glob", "deny-hint", "allow", "read-only", "ignore-case")
 """What a profile may set as a server may."""
 _OWN: Final = ("servers", "allow-glob", "allow_glob")
 _NOT_HERE: Final = ("except", "url", "upstream", "command", "header")
 if TYPE_CHECKING:
+    from mcp_tool_filter.core.policy.situation import Editor
+    from mcp_tool_filter.core.policy.snapshot import Snapshot
     from mcp_tool_filter.rooms.merged.service import Merged
     from mcp_tool_filter.rooms.merged.visits import Connect
     from mcp_tool_filter.rooms.serve.servers import Servers
@@ -53,6 +55,21 @@ class Profile:
     @property
     def path(self) -> str:
         return f"/{self.name}/mcp" if self.name else "/mcp"
+
+
+def judged_for(profile: Profile, snapshot: Snapshot | None, editor: Editor | None) -> Hiding:
+    """Return what says which of a server's tools a profile hides: it judges their own names and
+    definitions, and believes what the operator says of them."""
+    choice = profile.choice
+    if snapshot is None or editor is None:
+        return choice.hiding
+    vouched = replace(choice, vouching=snapshot.choice.vouching)
+
+    def hiding(name: str, raw: bytes) -> Hider | None:
+        own = editor.own(name, snapshot) or name
+        return vouched.hiding(own, snapshot.allowed.get(own, raw))
+
+    return hiding
 
 
 @dataclass(frozen=True)

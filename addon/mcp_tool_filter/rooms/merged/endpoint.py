@@ -10,7 +10,6 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mcp_tool_filter.core.conversation.conversation import Conversation
@@ -21,7 +20,7 @@ from mcp_tool_filter.core.messages.limits import STATELESS_REVISIONS
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.situation import Client, Via
 from mcp_tool_filter.core.policy.verdict import Reply
-from mcp_tool_filter.rooms.merged.choices import Merging, Profile
+from mcp_tool_filter.rooms.merged.choices import Merging, Profile, judged_for
 from mcp_tool_filter.rooms.merged.lists import (
     KINDS,
     TOOLS,
@@ -40,7 +39,6 @@ from mcp_tool_filter.rooms.merged.messages import (
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.messages.limits import Limits
-    from mcp_tool_filter.core.policy.choice import Hider
     from mcp_tool_filter.core.policy.situation import Editor
     from mcp_tool_filter.core.policy.snapshot import Snapshot
     from mcp_tool_filter.core.process.site import Site
@@ -207,16 +205,6 @@ class MergedEndpoint:
         site = self.site(server)
         return site.listener.policy.config.editor if site is not None else None
 
-    def _hiding(self, server: str, name: str, raw: bytes) -> Hider | None:
-        """Return what in the profile hides a tool. It judges the server's own name, too."""
-        site, editor, choice = self.site(server), self._editor(server), self.profile.choice
-        if site is not None and editor is not None:
-            snapshot = site.listener.snapshot
-            name = editor.own(name, snapshot) or name
-            raw = snapshot.allowed.get(name, raw)
-            choice = replace(choice, vouching=snapshot.choice.vouching)
-        return choice.hiding(name, raw)
-
     def offer(self, server: str, kind: ListKind, pages: tuple[bytes, ...]) -> Offer:
         """Return what a server's answers list. Raises ProtocolError."""
         parsed = [parse_page(kind, page) for page in pages]
@@ -240,7 +228,9 @@ class MergedEndpoint:
         ttl: int | None,
     ) -> Offer:
         """Make an offer. (The source is kept so that nothing else gets its ``id``.)"""
-        prefix, hiding = self.merging.prefixes[server], partial(self._hiding, server)
+        prefix, site = self.merging.prefixes[server], self.site(server)
+        snapshot = site.listener.snapshot if site is not None else None
+        hiding = judged_for(self.profile, snapshot, self._editor(server))
         offer = make_offer(kind, server, prefix, elements, ttl, hiding)
         self._offers[key] = source, offer
         self._last[server, kind] = offer
