@@ -415,6 +415,16 @@ class Sources:
         return found
 
 
+class AllSet(dict[str, str]):
+    """An environment in which every variable is set."""
+
+    def __contains__(self, _name: object) -> bool:
+        return True
+
+    def __missing__(self, _name: str) -> str:
+        return "0"
+
+
 _OF_LISTENERS = (
     "port", "host", "allow-remote", "cert", "inspect", "no-browser", "record", "set", "dashboard",
     "metrics-port",

@@ -64,7 +64,7 @@ def test_a_server_whose_filter_only_reports_does_not_look_protected(
     typed("wrap", "claude-code", "files", *flags, "--shadow")
     typed("wrap", "claude-code", "tickets", *flags)
     out = typed("clients").out
-    assert "claude-code\tuser\tfiles\tshadow\t" in out
+    assert "claude-code\tuser\tfiles\tonly watched\t" in out
     assert "claude-code\tuser\ttickets\tyes\t" in out
     listed = json.loads(typed("clients", "--json").out)
     assert [(one["filtered"], one["shadow"]) for one in listed] == [(True, True), (True, False)]

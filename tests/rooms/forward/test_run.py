@@ -203,6 +203,7 @@ def test_servers_are_told_apart_by_how_the_client_reaches_them(tmp_path: Path) -
         "remote": {"command": MCP_REMOTE[0], "args": MCP_REMOTE[1:]},
         "command": {"command": "npx", "args": ["server"]}, "off": {"url": URL, "disabled": True},
         "wrapped": wrap({"url": URL}, ["--deny", "^a"], ["mcp-tool-filter"]),
+        "watched": wrap({"url": URL}, ["--deny", "^a", "--shadow"], ["mcp-tool-filter"]),
     }  # fmt: skip
     found, problems = listed_in(tmp_path, servers)
     assert problems == []
@@ -210,7 +211,12 @@ def test_servers_are_told_apart_by_how_the_client_reaches_them(tmp_path: Path) -
     assert ways["url"] == (Way.URL, URL, True)
     assert ways["remote"] == (Way.MCP_REMOTE, URL, False)
     assert ways["command"][0] is Way.COMMAND
-    assert ways.keys() == {"url", "remote", "command"}
+    assert ways.keys() == {"url", "remote", "command", "wrapped", "watched"}
+    ours = {one.name: (one.way, one.filtering.by) for one in found if one.filtering.by}
+    assert ours == {
+        "wrapped": (Way.FILTERED, ("--deny", "^a")),
+        "watched": (Way.WATCHED, ("--deny", "^a", "--shadow")),
+    }
     assert "secret" not in repr(found)
 
 

@@ -331,7 +331,7 @@ def _refused_tools(client: str) -> Iterator[Finding]:
     """Name the tools that the client refuses, cuts or loses, and the edits that heal them."""
     from mcp_tool_filter.core.messages.tools import Definition
     from mcp_tool_filter.rooms.clients import entries
-    from mcp_tool_filter.rooms.clients.command import settings_of
+    from mcp_tool_filter.rooms.clients.filtering import settings_of
     from mcp_tool_filter.rooms.clients.listed import find_servers
     from mcp_tool_filter.rooms.edits.healing import problems_for
 
@@ -388,6 +388,11 @@ def _finding(server: ServerOfClient, client: str, last: Last | None, how: str) -
     from mcp_tool_filter.rooms.forward.run import Way
 
     name = shown(server.name)
+    if server.way is Way.FILTERED:
+        return Finding(True, f"{name} is filtered{server.filtering.reason}")
+    if server.way is Way.WATCHED:
+        advice = "Take --shadow away to enforce its policy"
+        return Finding(True, f"{name} is only watched{server.filtering.reason}", advice)
     if server.way is Way.COMMAND:
         advice = f"mcp-tool-filter wrap {client} {name} --deny PATTERN"
         return Finding(False, f"{name} is a command, which run does not filter", advice)

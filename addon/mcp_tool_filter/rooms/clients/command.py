@@ -35,7 +35,6 @@ from mcp_tool_filter.cli.options import CHOICE, OPTIONS
 from mcp_tool_filter.cli.settings import (
     Settings,
     Sources,
-    chosen,
     default_file,
     gather,
     is_on,
@@ -50,6 +49,12 @@ from mcp_tool_filter.rooms.clients import entries, moving, one_entry
 from mcp_tool_filter.rooms.clients.changes import Change, Changes, agrees, diff_of
 from mcp_tool_filter.rooms.clients.entries import ServerEntry
 from mcp_tool_filter.rooms.clients.files import BadFile
+from mcp_tool_filter.rooms.clients.filtering import (
+    Answer,
+    filtering_of,
+    home_variables,
+    settings_of,
+)
 from mcp_tool_filter.rooms.clients.listed import ListedServer, Moved, find_servers, warn_of
 from mcp_tool_filter.rooms.clients.moving import ServersFile
 
@@ -71,35 +76,27 @@ def run(typed: Given) -> int:
 
 
 def _row(one: ListedServer) -> tuple[str, ...]:
-    filtered = "yes" if entries.is_filtered(one.entry) else "no"
-    if filtered == "yes" and one.only_reports:
-        filtered = "shadow"
-    policy = shown(shlex.join(_policy_in(one.entry)))
-    return one.place.client, one.place.scope, shown(one.name), filtered, shown(one.target), policy
-
-
-def _policy_in(entry: ServerEntry) -> list[str]:
-    """Return the flags of a filtered entry that say what is hidden, or where that is said."""
-    with suppress(StartError):
-        given = parse_flags(entries.flags_of(entry))
-        return [word for name in given if name in _POLICY for word in typed_as(name, given[name])]
-    return []
+    said = filtering_of(one.entry)
+    target = shown(one.target)
+    return one.place.client, one.place.scope, shown(one.name), said.answer, target, said.policy
 
 
 def _as_json(one: ListedServer) -> dict[str, object]:
+    said = filtering_of(one.entry)
     return {
         "client": one.place.client,
         "scope": one.place.scope,
         "file": str(one.place.file),
         "server": one.name,
         "target": one.target,
-        "filtered": entries.is_filtered(one.entry),
-        "shadow": entries.is_filtered(one.entry) and one.only_reports,
+        "filtered": said.answer is not Answer.NO,
+        "shadow": said.answer is Answer.WATCHED,
+        "answer": said.answer,
+        "by": said.by,
         "flags": entries.flags_of(one.entry),
     }
 
 
-_POLICY = frozenset({*CHOICE, "lock", "rules", "new-tools", "server"})
 _PATIENCE = "15000"  # milliseconds for a server to answer
 
 
@@ -532,39 +529,10 @@ def _settings_for(listed: ListedServer, flags: Sequence[str], patience: str = ""
     return settings_of(entries.wrap(listed.original(), flags, ["mcp-tool-filter"]), patience)
 
 
-def settings_of(entry: ServerEntry, patience: str = "", *, is_bare: bool = False) -> Settings:
-    """Return the settings with which an entry starts the filter. Raises StartError.
-
-    ``patience`` is for how long to wait for it, in milliseconds, unless a flag says so; with
-    ``is_bare``, the default config file does not count.
-    """
-    home = {} if is_bare else _home()
-    words, variables = entries.start_of(entry)
-    given = parse_flags([entries.expanded(word, os.environ) for word in words])
-    if patience:
-        given.setdefault("connection-timeout", [patience])
-    values = {name: entries.expanded(value, os.environ) for name, value in variables.items()}
-    if "server" in given:
-        return chosen(given, {**os.environ, **values})
-    if COMMAND not in given:
-        return settle(gather(given, home | variables))  # the filter expands its headers itself
-    if values:
-        given["env"] = [f"{name}={value}" for name, value in values.items()]
-    if isinstance(folder := entry.get("cwd"), str):
-        given["cwd"] = [folder]
-    return settle(gather(given, home))
-
-
 def bare_settings_of(listed: ListedServer) -> Settings:
     """Return the settings for a server as its client starts it: nothing is filtered. Raises
     StartError."""
     return settings_of(entries.wrap(listed.entry, [], ["mcp-tool-filter"]), is_bare=True)
-
-
-def _home() -> dict[str, str]:
-    """Return the variables that say where the default config file is."""
-    names = ("HOME", "XDG_CONFIG_HOME", "APPDATA")
-    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def _say_what_is_hidden(changes: Changes, asked: Asked | None, *, is_named: bool) -> list[Change]:
@@ -779,7 +747,7 @@ def _refuse_a_bad_start(wrapped: ServerEntry) -> None:
     """Refuse what the filter would not start with: the client would only show a failed server."""
     words, variables = entries.start_of(wrapped)
     known = {name: _with_values(text) for name, text in variables.items()}
-    given = gather(parse_flags([_with_values(word) for word in words]), _home() | known)
+    given = gather(parse_flags([_with_values(word) for word in words]), home_variables() | known)
     if typed := [name for name in given if name in OPTIONS and OPTIONS[name].only_typed]:
         raise UsageError(f"--{typed[0]} does not filter: leave it out")
     refuse_what_needs_http(given)

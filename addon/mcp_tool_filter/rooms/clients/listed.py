@@ -9,8 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from time import sleep
 
-from mcp_tool_filter.cli.flags import parse_flags
-from mcp_tool_filter.cli.settings import default_file, gather, settle
+from mcp_tool_filter.cli.settings import default_file
 from mcp_tool_filter.cli.terminal import say
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.rooms.clients import entries, files, moving
@@ -100,15 +99,6 @@ class ListedServer:
     def target(self) -> str:
         there = self._moved_safely()
         return entries.target_of(there.original if there else self.entry)
-
-    @property
-    def only_reports(self) -> bool:
-        """True if the filter in front of the server enforces nothing."""
-        words, variables = entries.start_of(self.entry)
-        try:
-            return settle(gather(parse_flags(words), variables)).texts["shadow"] == "true"
-        except StartError:
-            return "--shadow" in words
 
 
 def warn_of(error: BadFile) -> None:

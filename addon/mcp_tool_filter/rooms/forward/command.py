@@ -177,6 +177,8 @@ class _Session:
                     f" command. Put the filter in front of it: mcp-tool-filter wrap {client}"
                     f" {shown(one.name)} --deny PATTERN"
                 )
+            elif one.way is Way.WATCHED:
+                say(f"Warning: {shown(one.name)} is only watched{one.filtering.reason}")
 
     async def _remind(self, addon: ToolFilter) -> None:
         await asyncio.sleep(_PATIENCE)
@@ -192,7 +194,7 @@ class _Session:
         keep_last(self._client or "", self._servers, missing, seen)
         if missing:
             say(_loud(missing, seen))
-        elif not any(one.way is not Way.COMMAND for one in self._servers) and not seen.urls:
+        elif all(one.way is Way.COMMAND for one in self._servers) and not seen.urls:
             say(
                 "WARNING: no MCP came through the filter in this session, and the servers of this"
                 " client are not known: name them with --client, --server or --host"

@@ -45,11 +45,16 @@ from mcp_tool_filter.core.policy.config import is_loopback
 from mcp_tool_filter.rooms.clients.entries import (
     ServerEntry,
     expanded,
-    is_filtered,
     url_of,
     words_of,
 )
 from mcp_tool_filter.rooms.clients.files import BadFile, Whereabouts, places, read
+from mcp_tool_filter.rooms.clients.filtering import (
+    NOT_FILTERED,
+    Answer,
+    Filtering,
+    filtering_of,
+)
 from mcp_tool_filter.rooms.stdio.child import why_not_started
 
 _PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
@@ -279,6 +284,10 @@ class Way(StrEnum):
     MCP_REMOTE = "mcp-remote"
     """Through a command that connects to a URL."""
     COMMAND = "command"
+    FILTERED = "filtered"
+    """The entry starts the filter itself."""
+    WATCHED = "only watched"
+    """It does, and the filter enforces nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +302,8 @@ class ServerOfClient:
     """Without its query, which may hold a secret."""
     has_flag: bool = True
     """True if mcp-remote is told to use a proxy."""
+    filtering: Filtering = NOT_FILTERED
+    """What the entry says about the filter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +409,12 @@ def _servers_in(
     listed: Mapping[str, ServerEntry], where: str, environment: Mapping[str, str]
 ) -> Iterator[ServerOfClient]:
     for name, entry in listed.items():
-        if is_filtered(entry) or entry.get("disabled") is True or entry.get("enabled") is False:
+        if entry.get("disabled") is True or entry.get("enabled") is False:
+            continue
+        filtering = filtering_of(entry)
+        if filtering.answer is not Answer.NO:
+            way = Way.FILTERED if filtering.answer is Answer.YES else Way.WATCHED
+            yield ServerOfClient(name, where, way, filtering=filtering)
             continue
         words, url = words_of(entry), url_of(entry)
         if url:
@@ -460,7 +476,10 @@ def _key(url: str) -> tuple[str, str] | None:
 
 def not_seen(servers: Iterable[ServerOfClient], seen: SeenTraffic) -> list[ServerOfClient]:
     """Return the servers with a URL to which nothing came through us."""
-    return [one for one in servers if one.way is not Way.COMMAND and not is_seen(one, seen)]
+    return [one for one in servers if one.way in _BY_URL and not is_seen(one, seen)]
+
+
+_BY_URL = (Way.URL, Way.MCP_REMOTE)
 
 
 _MCP_REMOTE = re.compile(r"mcp-remote(?:@.*)?")
@@ -513,9 +532,7 @@ def keep_last(
         file = state_file(os.environ)
         entry = {
             "ended": time.time(),
-            "seen": [
-                one.name for one in servers if one not in missing and one.way is not Way.COMMAND
-            ],
+            "seen": [one.name for one in servers if one not in missing and one.way in _BY_URL],
             "missing": [[one.name, one.url, why_not_seen(one, seen)] for one in missing],
         }
         file.parent.mkdir(parents=True, exist_ok=True)

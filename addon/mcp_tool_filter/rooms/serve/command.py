@@ -23,6 +23,7 @@ from mcp_tool_filter.cli.commands.http import (
 )
 from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError
 from mcp_tool_filter.cli.settings import (
+    AllSet,
     Settings,
     Sources,
     read_sources,
@@ -146,21 +147,11 @@ def _plan(sources: Sources, name: str, check: Callable[[Settings], None]) -> Pla
 def _names_despite(sources: Sources, name: str) -> UpstreamNames | None:
     """Return the names of a server that cannot run as things are: it may still run with its old
     settings, and others of its origin must not lead to it."""
-    despite = replace(sources, ignored=("header", "lock"), environment=_AllSet(sources.environment))
+    despite = replace(sources, ignored=("header", "lock"), environment=AllSet(sources.environment))
     with suppress(StartError):
         settings = despite.of_server(name)
         return None if settings.command else UpstreamNames(settings.origin)
     return None
-
-
-class _AllSet(dict[str, str]):
-    """An environment in which every variable is set."""
-
-    def __contains__(self, _name: object) -> bool:
-        return True
-
-    def __missing__(self, _name: str) -> str:
-        return "0"
 
 
 def _identity(settings: Settings, config: Config) -> object:

@@ -43,8 +43,15 @@ from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.process.sentences import tokens_in
 from mcp_tool_filter.core.process.statistics import JsonObject
 from mcp_tool_filter.core.upstream.target import login_to
-from mcp_tool_filter.rooms.clients.command import bare_settings_of, settings_of
+from mcp_tool_filter.rooms.clients.command import bare_settings_of
 from mcp_tool_filter.rooms.clients.entries import is_filtered, key_of, start_of
+from mcp_tool_filter.rooms.clients.filtering import (
+    NOT_FILTERED,
+    Answer,
+    Filtering,
+    filtering_of,
+    settings_of,
+)
 from mcp_tool_filter.rooms.clients.listed import ListedServer, find_servers
 from mcp_tool_filter.rooms.clients.moving import server_named_in
 from mcp_tool_filter.rooms.clients.one_entry import file_of
@@ -71,6 +78,8 @@ class StatusRow:
     clients: list[str] = field(default_factory=list)
     key: str | None = None
     """What the filter reports that the entry of a client starts."""
+    filtering: Filtering = NOT_FILTERED
+    """What the entry of a client says about the filter."""
     target: str = "?"
     settings: Settings | None = None
     is_reached: bool | None = None
@@ -153,6 +162,7 @@ def row_of(listed: ListedServer) -> StatusRow:
     place = listed.file.place
     row = StatusRow(listed.name, f"{place.client} ({place.scope})", str(place.file))
     row.clients, row.target, row.key = [place.client], listed.target, key_of(listed.entry)
+    row.filtering = filtering_of(listed.entry)
     if place.scope == "project":
         row.problem = f"Not asked: {_IN_PROJECT}"
         return row
@@ -318,6 +328,7 @@ def as_json(row: StatusRow, dead: list[str], clients: Sequence[str] = ()) -> Jso
     if row.settings:
         with suppress(LockError):
             is_shadow = row.settings.config().shadow
+    is_shadow = is_shadow or row.filtering.answer is Answer.WATCHED
     lock = row.settings.texts.get("lock") if row.settings else None
     return {
         "name": row.name,
@@ -333,6 +344,8 @@ def as_json(row: StatusRow, dead: list[str], clients: Sequence[str] = ()) -> Jso
         "waiting": waiting,
         "login": row.login,
         "shadow": is_shadow,
+        "filtered": row.filtering.answer if row.clients else None,
+        "by": list(row.filtering.by),
         "running": row.running,
         "clients": list(clients) or row.clients,
         "tools": exposed,
@@ -369,7 +382,7 @@ def _cells(row: JsonObject) -> tuple[str, ...]:
         f"{len(row['running'])} running" if row["running"] else "",
         f"{len(row['dead_patterns'])} dead" if row["dead_patterns"] else "",
         f"{waiting} waiting" if waiting else "locked" if row["lock"] else "",
-        "shadow" if row["shadow"] else "",
+        "only watched" if row["shadow"] else "",
     ]
     reached = {True: "yes", False: "no", None: "?"}[row["reachable"]]
     said = ", ".join(filter(None, notes))
