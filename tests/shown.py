@@ -49,7 +49,7 @@ class Block:
         text = self.text.replace("\\\n", " ")
         if self.kind == "console":
             text = "\n".join(re.findall(r"^\$ (.*)$", text, re.MULTILINE))
-        lines = [re.sub(r"(?:^|\s+)# .*", "", line).strip() for line in text.splitlines()]
+        lines = [re.sub(r"(?:^|\s+)# .*|\s&$", "", line).strip() for line in text.splitlines()]
         return [line for line in lines if line]
 
 

@@ -1,4 +1,5 @@
-"""Every command that the README and the pages show is run, with an upstream and files as they say.
+"""Every command that the README and the pages show is run in a fresh clone, with an upstream and
+files as they say.
 
 What would go on until somebody ends it only reports what it would start with (--dry-run). The
 commands of a block with a mark are not run here: see ``tests/shown.py``.
@@ -19,6 +20,7 @@ import pytest
 
 from mcp_tool_filter.cli.table import COMMANDS
 from tests.cli.launched import launched, run, surroundings
+from tests.clones import clone_into
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.proxy import REPOSITORY
 from tests.proxy import tool as started_tool
@@ -36,6 +38,10 @@ _LINES = shown_commands(is_marked=False)
 
 def of(pattern: re.Pattern[str]) -> list[str]:
     return [line for line in _LINES if pattern.match(line)]
+
+
+def of_the_clone(clone: Path) -> dict[str, str]:
+    return {"TOKEN": "x", "PYTHONPATH": str(clone / "addon")}
 
 
 def words_of(line: str, url: str) -> list[str]:
@@ -72,6 +78,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return clone_into(tmp_path_factory.mktemp("clone"))
+
+
 @pytest.fixture
 def folder(model: Path, tmp_path: Path) -> Path:
     """A copy of it for one command, which may change files."""
@@ -79,7 +90,7 @@ def folder(model: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("line", [one for one in of(_OURS) if not _UNTIL_ENDED.match(one)])
-async def test_shown_examples_work(line: str, folder: Path) -> None:
+async def test_shown_examples_work(line: str, folder: Path, clone: Path) -> None:
     async with mcp_upstream(tools=[tool("read_file"), tool("delete_file")]) as there:
         words = words_of(line, there.url)
         if words[:1] == ["unwrap"]:
@@ -88,7 +99,7 @@ async def test_shown_examples_work(line: str, folder: Path) -> None:
             subprocess.run,
             [sys.executable, "-m", "mcp_tool_filter", *words],
             capture_output=True, text=True, encoding="utf-8", timeout=60, check=False,
-            stdin=subprocess.DEVNULL, cwd=folder, env=surroundings(folder, {"TOKEN": "x"}),
+            stdin=subprocess.DEVNULL, cwd=folder, env=surroundings(folder, of_the_clone(clone)),
         )  # fmt: skip
     # '*delete*' is there to show what is refused.
     assert ended.returncode == ("'*" in line), ended.stdout + ended.stderr
@@ -96,26 +107,27 @@ async def test_shown_examples_work(line: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("line", of(_UNTIL_ENDED))
-async def test_shown_examples_that_serve_work(line: str, folder: Path) -> None:
+async def test_shown_examples_that_serve_work(line: str, folder: Path, clone: Path) -> None:
     words = [*shlex.split(line)[1:], "--config", str(folder / "servers.toml")]
     if "--profile" in words:
         file = folder / "servers.toml"
         file.write_text(f"{file.read_text()}[profiles.review]\nread-only = true\n")
     if "--stdio" in words:
-        ended = await asyncio.to_thread(run, *words, home=folder)
+        ended = await asyncio.to_thread(run, *words, home=folder, environment=of_the_clone(clone))
         assert (ended.returncode, ended.stdout) == (0, "")
         return
-    async with launched(*words, home=folder) as it:
+    async with launched(*words, home=folder, environment=of_the_clone(clone)) as it:
         await it.says(r"http://127\.0\.0\.1:\d+/files/mcp")
 
 
 @pytest.mark.parametrize("line", of(_MITMPROXY))
-async def test_shown_examples_with_mitmproxy_work(line: str, folder: Path) -> None:
+async def test_shown_examples_with_mitmproxy_work(line: str, folder: Path, clone: Path) -> None:
     async with mcp_upstream(tools=[tool("read_file"), tool("delete_file")]) as there:
         name, *words = shlex.split(line.replace(_UPSTREAM, there.url.removesuffix("/mcp")))
-        words[1] = str(REPOSITORY / words[1])
+        words[1] = str(clone / words[1])
         words = [word.replace("policy.yaml", str(folder / "policy.yaml")) for word in words]
-        async with started_tool(name, *words, home=folder) as it:
+        started = started_tool(name, *words, home=folder, environment=of_the_clone(clone))
+        async with started as it:
             await it.says("Tools: 2, of which 1 denied, 1 exposed")
 
 

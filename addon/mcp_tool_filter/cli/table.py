@@ -18,6 +18,7 @@ from mcp_tool_filter.cli.flags import WORDS, Given, UsageError, no_such, parse_f
 from mcp_tool_filter.cli.options import CHOICE, GROUPS, OPTIONS, Option
 
 TOPICS: Final = {
+    "first-tasks": "try it: six tasks of a few minutes",
     "overview": "all your servers at a glance, and what runs",
     "options": "every option, in the launcher and in mitmproxy",
     "settings": "settings in a file or in variables, and exit codes",
