@@ -50,6 +50,10 @@ _DENIED = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"dele
 _ALLOWED = _DENIED.replace(b"delete", b"read")
 _EVENT = _DENIED.replace(b"delete", b"stream")
 _LIST = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
+_PROMPTS = b'{"jsonrpc":"2.0","id":1,"method":"prompts/list"}'
+_TWO_PROMPTS = (
+    b'{"jsonrpc":"2.0","id":1,"result":{"prompts":[{"name":"ask"},{"name":"delete_all"}]}}'
+)
 _RESULT = b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"yes"}]}}'
 _TOOLS = [tool("read_file"), tool("delete_file"), tool("stream_file")]
 _RULES = """\
@@ -125,7 +129,10 @@ def counting() -> Iterator[Switches]:
 
 
 async def _result(request: RawRequest, peer: Peer) -> None:
-    await peer.say(_as_event(_RESULT) if b"stream" in request.body else answer(_RESULT))
+    if b"prompts" in request.body:
+        await peer.say(answer(_TWO_PROMPTS))
+    else:
+        await peer.say(_as_event(_RESULT) if b"stream" in request.body else answer(_RESULT))
 
 
 def _as_event(message: bytes) -> bytes:
@@ -147,6 +154,9 @@ async def _count_all(home: Path, rules: Path, *, shown: str) -> None:
             await _count(running({}), _MESSAGES, show)
             await _count(
                 running({"rules": [str(rules)]}), {"call that a rule blocks": _ALLOWED}, show
+            )
+            await _count(
+                running({"deny_prompts": ["^delete_"]}), {"list of two prompts": _PROMPTS}, show
             )
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_tool_filter.core.conversation.conversation import exchange_for
-from mcp_tool_filter.core.conversation.exchanges import Exchanges
+from mcp_tool_filter.core.conversation.conversation import Exchanges, exchange_for
 from mcp_tool_filter.core.conversation.memory import HeldRequests, Sessions
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import parse_message, singles

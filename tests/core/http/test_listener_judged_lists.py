@@ -70,7 +70,7 @@ def judgements(*said: tuple[str, bytes, str]) -> object:
     cut=st.integers(0, 3),
     insert=st.sampled_from([b"", b"", b" ", b"1", b'"', b"\\", b'"id":3,', b"]", b"}", b"\xff"]),
     id=st.sampled_from(IDS),
-    method=st.sampled_from(["tools/list", "tools/list", "tools/list", "ping", "initialize"]),
+    method=st.sampled_from(["tools/list", "tools/list", "prompts/list", "ping", "initialize"]),
     kind=st.sampled_from([JSON, SSE]),
     is_batch=st.integers(0, 9).map(lambda number: number == 0),
 )
@@ -84,7 +84,7 @@ def test_a_remembered_list_is_judged_like_a_new_one(
     at %= len(raw) + 1
     raw = raw[:at] + insert + raw[at + cut * bool(insert) :]
     raw = b"[" + raw + b"]" if is_batch else raw
-    warm = [("tools/list", one, JSON) for one in before]
+    warm = [(each, one, JSON) for one in before for each in ("tools/list", "prompts/list")]
     assert judgements(*warm, (method, raw, kind)) == judgements((method, raw, kind))
 
 

@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.cli.parsing import parse_config
+from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.conversation.memory import example as fetched
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.core.errors import (
@@ -23,6 +24,7 @@ from mcp_tool_filter.core.errors import (
 from mcp_tool_filter.core.messages.limits import R2025_11_25, R2026_07_28
 from mcp_tool_filter.core.policy.config import refuse_to_open
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.core.process.plugs import settled
 from mcp_tool_filter.rooms.catalog.catalog import CatalogFilter, with_catalog
 from tests.core.conversation.test_long_lists import last_of
 from tests.core.policy.talking import Talk, error_code, instead, said
@@ -291,6 +293,19 @@ def test_a_hidden_list_is_private_fresh_and_unsigned() -> None:
     after = '{"prompts":[],"ttlMs":60000,"cacheScope":"private","_meta":{"k":1}}'
     assert rewritten(answer("prompts/list", before)) == answering(after)
     assert answer("prompts/list", before.replace("secret", "greet")) == Forward()
+
+
+def test_a_known_list_of_prompts_is_judged_again_when_the_patterns_change() -> None:
+    """An equal list is not read twice, so nothing of what was decided may outlive its patterns."""
+    talking, listed = Talk(deny_prompts=["^secret"]), '{"prompts":[{"name":"secret"},{"name":"a"}]}'
+    for _ in range(2):
+        assert b"secret" not in rewritten(answer("prompts/list", listed, talking))
+    in_force = talking.conversation.policy
+    in_force.adopt(settled(ROOMS, parse_config({"deny_prompts": ["^a"]})))
+    assert b"secret" in rewritten(answer("prompts/list", listed, talking))
+    tools = '{"tools":[{"name":"read","inputSchema":{}},{"name":"new","inputSchema":{}}]}'
+    for method in ("tools/list", "prompts/list", "prompts/list", "tools/list"):
+        assert b"new" not in rewritten(answer(method, tools, talking))
 
 
 @pytest.mark.parametrize("option", DENIED)

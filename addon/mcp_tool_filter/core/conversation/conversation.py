@@ -33,20 +33,13 @@ from typing import cast
 
 from mcp_tool_filter.core.conversation.declared import revision_in
 from mcp_tool_filter.core.conversation.edited import decide_edited, edited
-from mcp_tool_filter.core.conversation.exchanges import (
-    ACKNOWLEDGED,
-    LIST_CHANGED,
-    Exchanges,
-    is_true,
-    note_subscription,
-    notice,
-)
 from mcp_tool_filter.core.conversation.kinds import Kind
 from mcp_tool_filter.core.conversation.list_first import (
     needs_list,
     refused_as_upstream,
     without_list,
 )
+from mcp_tool_filter.core.conversation.memory import JudgedLists
 from mcp_tool_filter.core.conversation.policy_in_force import (
     FORWARD,
     INVALID_ANSWER,
@@ -56,6 +49,13 @@ from mcp_tool_filter.core.conversation.policy_in_force import (
     PolicyInForce,
     oversized,
 )
+from mcp_tool_filter.core.conversation.subscriptions import (
+    ACKNOWLEDGED,
+    LIST_CHANGED,
+    is_true,
+    note_subscription,
+    notice,
+)
 from mcp_tool_filter.core.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.core.messages.large import (
     ResultEnvelope,
@@ -63,6 +63,7 @@ from mcp_tool_filter.core.messages.large import (
     parse_in_steps,
     read_tool_result,
 )
+from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -73,6 +74,7 @@ from mcp_tool_filter.core.messages.messages import (
     Request,
     Response,
     Single,
+    id_value,
     ids_guessed_in,
     parse_message,
     render_error,
@@ -133,12 +135,122 @@ _CANCELLED = "notifications/cancelled"
 _LIST = "tools/list"
 _REQUEST_CANCELLED = -32800  # as in the Language Server Protocol
 _PLAIN = Arrival()
-
-
+_LIMITS = Limits()
 _LONG = 256 * 1024  # bytes of a list; reading so many takes some ten milliseconds
 _LONG_WITH_URIS = 4 * 1024  # bytes of a message that may have URIs: some take long to judge
 _LEAST = 16 * 1024  # bytes of a tool's result: rules, and who reports errors, read a shorter one
 _LONGEST_REVISION = 64  # characters
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Exchanges:
+    """The requests that wait for a response, by the value of their id.
+
+    We compare ids by value, because an upstream may write ``"\\u0061"`` as ``"a"``, but keep each
+    as the client wrote it. Both the number and the bytes of these requests are bounded.
+    """
+
+    most: int = _LIMITS.exchanges
+    most_bytes: int = _LIMITS.exchange_bytes
+    lists: int = 0
+    """How many of them ask for a tool list."""
+    _size: int = 0
+    _waiting: dict[str, RpcExchange] = field(default_factory=dict)
+    """The oldest comes first."""
+
+    def open(self, exchange: RpcExchange) -> None:
+        """Remember a forwarded request; forget the oldest ones if there are too many."""
+        id, waiting = exchange.id, self._waiting
+        if id is None:
+            return
+        value = exchange.key = id if id.isdigit() else id_value(id)
+        if exchange.method == _LIST and self.lists:
+            self._doubt_lists(exchange)
+        if value in waiting:
+            self._forget(value)
+        waiting[value] = exchange
+        self.lists += exchange.method == _LIST
+        self._size += _size_of(exchange)
+        while len(waiting) > self.most or self._size > self.most_bytes:
+            self._forget(next(iter(waiting)))
+
+    def _doubt_lists(self, new: RpcExchange) -> None:
+        """Learn from no list if several are asked for at once, unless all are the same.
+
+        Under one id, an answer may be taken for that of another request.
+        """
+        asked = [new, *(one for one in self._waiting.values() if one.method == _LIST)]
+        if any(one.is_unusual or one.cursor != new.cursor for one in asked):
+            for one in asked:
+                one.is_unusual = True
+
+    def is_taken(self, exchange: RpcExchange) -> bool:
+        """Tell whether this id belongs to another open request that rules want to see with its
+        response.
+
+        We could not tell which of the two a response answers.
+        """
+        if not self._waiting or exchange.id is None:
+            return False
+        before = self._waiting.get(id_value(exchange.id))
+        if before is None or before.request is None:
+            return False
+        return exchange.request is None or before.request.place.raw != exchange.request.place.raw
+
+    def answered_by(self, message: Message) -> RpcExchange | None:
+        """Return the exchange that a response answers, if we know it."""
+        if isinstance(message, Response) and (id := message.id) is not None:
+            return self._waiting.get(id if id.isdigit() else id_value(id))
+        return None
+
+    def close(self, exchange: RpcExchange) -> None:
+        """Forget an answered request, unless another one uses its id by now."""
+        if self._waiting.get(exchange.key) is exchange:
+            self._forget(exchange.key)
+
+    @property
+    def methods(self) -> Collection[str]:
+        return [exchange.method for exchange in self._waiting.values()]
+
+    @property
+    def subscriptions(self) -> list[str]:
+        """The upstream's id of each request for notifications of list changes."""
+        return [one.subscription for one in self._waiting.values() if one.subscription]
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all waiting requests, as they were written, oldest first."""
+        return [exchange.id for exchange in self._waiting.values() if exchange.id is not None]
+
+    def take(self, ids: list[str]) -> list[str]:
+        """Forget the waiting requests with these ids; return their ids as they were written."""
+        taken = [self._forget(id_value(id)) for id in ids]
+        return [one.id for one in taken if one is not None and one.id is not None]
+
+    def take_all(self, *, besides: Collection[str] = ()) -> list[str]:
+        """Forget all waiting requests except those with these methods; return their ids."""
+        if besides:
+            due = [one for one in self._waiting.values() if one.method not in besides]
+            return self.take([one.id for one in due if one.id is not None])
+        ids = self.ids
+        self._waiting.clear()
+        self._size = self.lists = 0
+        return ids
+
+    def _forget(self, value: str) -> RpcExchange | None:
+        exchange = self._waiting.pop(value, None)
+        if exchange is not None:
+            self._size -= _size_of(exchange)
+            self.lists -= exchange.method == _LIST
+        return exchange
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+
+def _size_of(exchange: RpcExchange) -> int:
+    size = len(exchange.id) if exchange.id else 0
+    return size + len(exchange.request.place.text) if exchange.request else size
 
 
 @dataclass(slots=True, eq=False)
@@ -330,11 +442,6 @@ class Conversation:
         """Decide by the snapshot of this kind of asker."""
         kind = self.policy.kinds.asking(self.client, message, judged.exchange)
         judged.snapshot = judged.in_force = kind.snapshot
-        if kind.is_shared and isinstance(message, Request) and message.method == _LIST:
-            is_like_ours = arrival.is_like_the_fetch and _speaks(arrival, message)
-            expects = is_like_ours and kind.expects(parse_list_request(message).cursor)
-            if judged.exchange is not None and not expects:
-                judged.exchange.is_unusual = True
         situation = self._situation(message, judged, kind, arrival)
         may_lack_list = not kind.is_listed or kind.is_stale
         if may_lack_list and needs_list(message, kind, situation, arrival, self.policy):
@@ -386,11 +493,17 @@ class Conversation:
         self, message: Single, judged: Judged, kind: Kind, arrival: Arrival
     ) -> Situation:
         situation, config = self._situation_of(judged), self.policy.config
-        if config.shadow or not isinstance(message, Request) or message.method != _LIST:
+        if not isinstance(message, Request) or message.method != _LIST:
             return situation
-        situation.envelope = kind.envelope
-        if kind.is_listed and not kind.is_stale and not config.takes_news:
-            situation.may_use_cache = arrival.may_use_snapshot(message)
+        asks = situation.asks = parse_list_request(message)
+        could_be_ours, gets_fetched_list = arrival.compare(asks)
+        is_expected = could_be_ours and (asks.cursor is None or kind.expects(asks.cursor))
+        if kind.is_shared and judged.exchange is not None and not is_expected:
+            judged.exchange.is_unusual = True
+        if not config.shadow:
+            is_current = kind.is_listed and not kind.is_stale and not config.takes_news
+            situation.envelope = kind.envelope
+            situation.may_use_cache = gets_fetched_list and is_current
         return situation
 
     def _situation_of(self, judged: Judged) -> Situation:
@@ -512,8 +625,9 @@ class Conversation:
         if isinstance(decision, VERDICTS):
             if isinstance(decision, Rewrite):
                 decision = keep_space(message.place.text, decision)
-            if asked and asked.method == _LIST and not self.policy.links:
-                _remember(self.policy, raw, judged, kind, decision)
+            lists = self.policy.judged.get(asked.method) if asked else None
+            if lists is not None and not self.policy.links:
+                _remember(lists, raw, judged, kind, decision)
         return self._decided(judged, decision, kind)
 
     def _from_upstream_in_steps(self, raw: bytes, judged: Judged) -> Deciding[Judged]:
@@ -613,23 +727,26 @@ class Conversation:
         asked = self.exchanges.answered_by(Response(envelope.id))
         if asked is None or len(raw) > self.policy.config.limits.message:
             return None
-        kind = self._kind_of(asked)
-        if asked.method == _LIST and self.policy.config.editor is not None:
+        lists = self.policy.judged.get(asked.method)
+        if lists is None and asked.method != "tools/call":
+            return None
+        if lists is not None and self.policy.config.editor is not None:
             return None  # it is edited, and for that it must be read
-        if asked.method == _LIST and not kind.may_learn:
-            verdict = self.policy.judged.recall(raw, envelope, kind.snapshot)
-        elif asked.method == "tools/call":
+        snapshot = self.policy.kinds.unchanged_by(self.client, asked)
+        if snapshot is None:
+            return None
+        if lists is not None:
+            verdict = lists.recall(raw, envelope, snapshot)
+        else:
             found = read_tool_result(raw, envelope, self.policy.config.limits)
             if found is None or (found.is_error and len(raw) < _LEAST):
                 return None  # we read what a short error says
-            if found.rest and shows_tool(found.rest, kind.snapshot.never_shown):
+            if found.rest and shows_tool(found.rest, snapshot.never_shown):
                 return None
             verdict = FORWARD
-        else:
-            return None
         if verdict is not None:
             judged.message, judged.exchange = envelope.response, asked
-            judged.snapshot = kind.snapshot
+            judged.snapshot = snapshot
         return verdict
 
     def _learn(
@@ -701,9 +818,7 @@ def _cancelled(exchange: RpcExchange, client: Client) -> Verdict:
     return Reply(render_error(exchange.id, _REQUEST_CANCELLED, "Request cancelled"), reason)
 
 
-def _remember(
-    policy: PolicyInForce, raw: bytes, judged: Judged, kind: Kind, verdict: Verdict
-) -> None:
+def _remember(lists: JudgedLists, raw: bytes, judged: Judged, kind: Kind, verdict: Verdict) -> None:
     """Remember the verdict on a list, because the upstream will send the same list again."""
     if judged.snapshot is kind.snapshot and (found := find_result_envelope(raw)):
-        policy.judged.remember(raw, found, verdict, kind.snapshot)
+        lists.remember(raw, found, verdict, kind.snapshot)

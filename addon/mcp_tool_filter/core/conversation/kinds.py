@@ -213,9 +213,9 @@ class Kind:
             return None
         return (yield from self._finish(unlisted, whole))
 
-    def expects(self, cursor: str | None) -> bool:
-        """Tell whether the page with this cursor is the next one of its list, or the first."""
-        return cursor is None or (self._next is not None and cursor == self._next.next_cursor)
+    def expects(self, cursor: str) -> bool:
+        """Tell whether the page with this cursor is the next one of its list."""
+        return self._next is not None and cursor == self._next.next_cursor
 
     def learn_envelope(self, frame: Frame) -> None:
         """Keep the text around the tools of the first page."""
@@ -427,6 +427,11 @@ class Kinds:
             session.is_on_its_own = True
             kind = self._known(client, exchange)
         return kind
+
+    def unchanged_by(self, client: Client, asked: RpcExchange) -> Snapshot | None:
+        """Return the asker's snapshot, unless the answer to this request may change it."""
+        kind = self.of(client, asked)
+        return None if asked.method == "tools/list" and kind.may_learn else kind.snapshot
 
     def _known(self, client: Client, exchange: RpcExchange | None) -> Kind:
         session = client.session

@@ -22,13 +22,12 @@ from mcp_tool_filter.core.messages.limits import Limits, OverLimit
 from mcp_tool_filter.core.messages.messages import (
     INVALID_REQUEST,
     Message,
-    Request,
     Single,
     ids_guessed_in,
     ids_in,
     render_error,
 )
-from mcp_tool_filter.core.messages.tools import Listing
+from mcp_tool_filter.core.messages.tools import Listing, ListRequest
 from mcp_tool_filter.core.policy.chain import join_reported, refusal
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.effects import Deciding, at_once
@@ -127,9 +126,10 @@ class Arrival:
         """Return a refusal if the transport announced a different message, else None."""
         return None
 
-    def may_use_snapshot(self, request: Request) -> bool:
-        """Tell whether the upstream would answer this tools/list with the list that we fetched."""
-        return False
+    def compare(self, asks: ListRequest) -> tuple[bool, bool]:
+        """Tell of a tools/list whether our own fetch could have sent it, and whether the upstream
+        would answer it with the list that we fetched."""
+        return True, False
 
     def judge_unreadable(self, raw: bytes, error: ProtocolError, limits: Limits) -> Verdict:
         """Decide on a message that cannot be read. Observers are not told if it is forwarded."""
@@ -278,11 +278,13 @@ class PolicyInForce:
     """True if a long list is read in steps, so that other clients are served meanwhile."""
     held: HeldRequests = field(default_factory=HeldRequests)
     kinds: Kinds = field(init=False)
-    judged: JudgedLists = field(default_factory=JudgedLists)
+    judged: dict[str, JudgedLists] = field(init=False)
+    """The judged lists of each method that lists something, while this configuration holds."""
     _whole: tuple[object, Snapshot] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.config.refuse_unread()
+        self._forget_judged()
         self.kinds = Kinds(self.config, self.clock)
         at_once(self.take(self.fetched))
 
@@ -318,3 +320,7 @@ class PolicyInForce:
         config.refuse_unread()
         self.kinds.adopt(config, same_choice=config.choice == self.config.choice)
         self.config = config
+        self._forget_judged()
+
+    def _forget_judged(self) -> None:
+        self.judged = {method: JudgedLists() for method in ("tools/list", "prompts/list")}

@@ -20,7 +20,13 @@ import math
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.core.engine.exchange import INVALID_HTTP, Answer, Exchange, answer_to
+from mcp_tool_filter.core.engine.exchange import (
+    INVALID_HTTP,
+    Answer,
+    Exchange,
+    answer_to,
+    begin_exchange,
+)
 from mcp_tool_filter.core.engine.lane import take_lane
 from mcp_tool_filter.core.engine.service import Host, Service, Silence
 from mcp_tool_filter.core.engine.wire import (
@@ -242,8 +248,7 @@ class H1Client:
             self.exchange = lane = take_lane(service, self, head, body)
             if lane is not None:
                 return lane.begin()
-        exchange = self.exchange = self._exchange_type(service, self, head, body)
-        return exchange.begin()
+        return begin_exchange(self._exchange_type, service, self, head, body)
 
     def _refuse_bytes(self, fault: Fault) -> None:
         """The client's bytes are not HTTP: answer if it waits for an answer, then close."""

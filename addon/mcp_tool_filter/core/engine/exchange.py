@@ -63,6 +63,7 @@ from mcp_tool_filter.core.policy.effects import Deciding
 from mcp_tool_filter.core.policy.verdict import Reason, Reply, Why
 
 if TYPE_CHECKING:
+    from mcp_tool_filter.core.engine.client_h1 import H1Client
     from mcp_tool_filter.core.engine.service import Address, Host, Service
     from mcp_tool_filter.core.engine.upstream import Upstream
 
@@ -746,6 +747,14 @@ class Exchange(Steps):
 
     def tell(self, name: str) -> None:
         """Tell other addons what they can no longer change."""
+
+
+def begin_exchange(
+    make: type[Exchange], service: Service, down: H1Client, head: RequestHead, body: bytes | None
+) -> None:
+    """Begin the next exchange of a connection, which knows it from its first step on."""
+    exchange = down.exchange = make(service, down, head, body)
+    exchange.begin()
 
 
 def notes_on(head: AnswerHead, listener: Listener) -> AnswerNotes:

@@ -19,13 +19,12 @@ from mcp_tool_filter.core.messages.messages import (
     HEADER_MISMATCH,
     INVALID_REQUEST,
     Message,
-    Request,
     ids_in,
     render_batch,
     render_error,
 )
 from mcp_tool_filter.core.messages.sse import render_event
-from mcp_tool_filter.core.messages.tools import parse_list_request
+from mcp_tool_filter.core.messages.tools import ListRequest
 from mcp_tool_filter.core.policy.chain import refusal
 from mcp_tool_filter.core.policy.verdict import Forward, Reply, Verdict, Why
 
@@ -139,15 +138,18 @@ class HttpExchange(Arrival):
             return oversized(raw, str(error))
         return refused(raw, Why.MALFORMED, str(error), limits)
 
-    def may_use_snapshot(self, request: Request) -> bool:
+    def compare(self, asks: ListRequest) -> tuple[bool, bool]:
+        if not self.is_like_the_fetch:
+            return False, False
+        client = self.conversation.client
+        revision = client.session.revision if client.session else client.said_revision
+        could_be_ours = {revision, None} >= {asks.revision, self.head.said.revision}
+        return could_be_ours, self._gets_fetched_list(asks, revision)
+
+    def _gets_fetched_list(self, asks: ListRequest, revision: str | None) -> bool:
         """Tell whether the upstream would answer this with the list that we fetched."""
-        client, said = self.conversation.client, self.head.said
-        session = client.session
-        revision = session.revision if session else client.said_revision
-        if revision is None or not self.is_like_the_fetch:
-            return False
-        asks = parse_list_request(request)
-        if not asks.is_usual:
+        session, said = self.conversation.client.session, self.head.said
+        if revision is None or not asks.is_usual:
             return False
         if session and not session.is_like_the_fetch:
             return False
@@ -159,7 +161,7 @@ class HttpExchange(Arrival):
             gives_ids = self.conversation.policy.fetched.sessions
             opened = session is not None or not (said.session_id or gives_ids)
             return opened and said.revision in (None, revision)
-        return revision == asks.revision and said.method == request.method
+        return revision == asks.revision and said.method == "tools/list"
 
     def with_owed(self, body: bytes) -> bytes:
         """Return the upstream's answer to a batch together with our own replies."""

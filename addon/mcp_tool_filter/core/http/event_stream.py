@@ -115,7 +115,7 @@ class EventStream:
         if self.failure is not None:
             return b""
         try:
-            rest = self._parser.finish()
+            rest = self._parser.finish() if self._parser.pending else b""
             begins_with, self._begins_with = self._begins_with, b""
             seen = self._judge(parse_event(rest), origin) if rest else b""
             waiting = self.conversation.exchanges.take_all() if self._is_damaged else []

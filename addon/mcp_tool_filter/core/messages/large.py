@@ -50,7 +50,7 @@ from mcp_tool_filter.core.messages.scan import (
     read_value,
     skip_value,
 )
-from mcp_tool_filter.core.messages.skim import member_reader, spans_of
+from mcp_tool_filter.core.messages.skim import member_reader
 from mcp_tool_filter.core.messages.tools import Definition, parse_listing, read_definition
 
 SIMPLE_ID = rb'(?:0|[1-9][0-9]{0,15})|"[A-Za-z0-9_.:-]{0,64}"'
@@ -134,12 +134,9 @@ def read_tool_result(raw: bytes, envelope: ResultEnvelope, limits: Limits) -> To
     reader = member_reader(limits.depth - 1)  # the message itself is the first level
     if reader is None or len(raw) > limits.message:
         return None
-    start, end = envelope.start, envelope.end
     try:
-        members = reader.read(raw, start, end)
+        members = reader.read_once(raw, envelope.start, envelope.end)
         if members is None or not members.keys() <= _KNOWN:
-            return None
-        if spans_of(members, memoryview(raw)[start:end]) is None:  # a key occurs twice
             return None
         if members.keys() <= _CONTENT:  # as nearly always
             return _ONLY_CONTENT

@@ -148,6 +148,12 @@ class MemberReader:
             return None
         return call.found
 
+    def read_once(self, raw: bytes, start: int, end: int) -> Mapping[str, Raw] | None:
+        """Do the same; None also if a key occurs twice, or is not written plainly."""
+        members = self.read(raw, start, end)
+        is_plain = members is not None and spans_of(members, memoryview(raw)[start:end]) is not None
+        return members if is_plain else None
+
     def read_here(self, call: _Call) -> bool:
         """Read with the limit used up; return False if more levels are left than we allow."""
         arrays, objects = self._too_deep

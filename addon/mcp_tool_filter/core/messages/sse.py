@@ -17,7 +17,7 @@ An event longer than the limit is dropped and reported; the events after it are 
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from io import BytesIO
 
 from mcp_tool_filter.core.messages.limits import MEBIBYTE, frozen
@@ -67,43 +67,41 @@ class Oversized:
     beginning: bytes = field(default=b"", repr=False)
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class EventParser:
     """Use one parser per response body. Chunk boundaries do not change the events.
 
     (Except for comments and blank lines between events, which are returned as soon as they arrive.)
     """
 
-    def __init__(self, *, max_pending: int = 20 * MEBIBYTE) -> None:
-        self._max_pending = max_pending
-        self._pending = BytesIO()  # the unfinished event; getvalue() does not copy
-        self._last = b""  # its last bytes, which may begin a blank line
-        self._begun = False
-        self._end: re.Pattern[bytes] | None = None  # what ends the unfinished event
-        self._skipped: bytes | None = None  # the beginning of an event that is too long
-        self._has_cr = False
-
-    @property
-    def pending(self) -> int:
-        """Bytes of the unfinished event."""
-        return self._pending.tell()
+    max_pending: int = 20 * MEBIBYTE
+    pending: int = field(default=0, init=False)
+    """Bytes of the unfinished event."""
+    _unfinished: BytesIO = field(default_factory=BytesIO, init=False)  # getvalue() does not copy
+    _last: bytes = field(default=b"", init=False)  # its last bytes, which may begin a blank line
+    _begun: bool = field(default=False, init=False)
+    _end: re.Pattern[bytes] | None = field(default=None, init=False)  # what ends it
+    _skipped: bytes | None = field(default=None, init=False)  # the beginning of one too long
+    _has_cr: bool = field(default=False, init=False)
 
     def feed(self, chunk: bytes) -> list[Event | Oversized]:
         """Take the next chunk; return the events it completes, oldest first."""
         if b"\r" in chunk:
             self._has_cr = True
-        self._pending.write(chunk)
+        self._unfinished.write(chunk)
+        self.pending += len(chunk)
         events: list[Event | Oversized] = []
         if self._goes_on(chunk):
             self._last = (self._last + chunk[-3:])[-3:]
         else:
             events = self._cut(len(self._last) + len(chunk))
-        if self._skipped is not None or self._pending.tell() > self._max_pending:
+        if self._skipped is not None or self._unfinished.tell() > self.max_pending:
             self._let_go()
         return events
 
     def finish(self) -> bytes:
         """Return the bytes after the last event, which readers ignore by the standard."""
-        rest = self._pending.getvalue() if self._skipped is None else b""
+        rest = self._unfinished.getvalue() if self._skipped is None else b""
         self._hold(b"")
         return rest
 
@@ -117,7 +115,7 @@ class EventParser:
 
     def _cut(self, new: int) -> list[Event | Oversized]:
         """Take the finished events. None of them ends before the last ``new`` bytes."""
-        waiting = self._pending.getvalue()
+        waiting = self._unfinished.getvalue()
         events: list[Event | Oversized] = []
         start, searched = 0, len(waiting) - new
         while (end := self._find_end(waiting, start, searched)) is not None:
@@ -127,14 +125,15 @@ class EventParser:
         return events
 
     def _hold(self, rest: bytes) -> None:
-        self._pending = BytesIO()
-        self._pending.write(rest)
+        self._unfinished = BytesIO()
+        self._unfinished.write(rest)
+        self.pending = len(rest)
         self._last = rest[-3:]
 
     def _let_go(self) -> None:
         """Drop a too long event, except its beginning and the bytes needed to find its end."""
         if self._skipped is None:
-            self._skipped = self._beginning_of(self._pending.getvalue())
+            self._skipped = self._beginning_of(self._unfinished.getvalue())
         self._hold(self._last)
 
     def _find_end(self, waiting: bytes, start: int, searched: int) -> int | None:
@@ -148,7 +147,7 @@ class EventParser:
         if start == len(waiting):
             return None
         if self._end is None:
-            if nothing := _NOTHING.match(waiting, start, start + self._max_pending):
+            if nothing := _NOTHING.match(waiting, start, start + self.max_pending):
                 self._end = _NOTHING
                 return nothing.end()
             self._end = _COMMENT_END if waiting.startswith(b":", start) else _EVENT_END
@@ -165,12 +164,12 @@ class EventParser:
         self._skipped = self._end = None
         if end is _NOTHING:
             return Event(raw, None)
-        if skipped is None and len(raw) > self._max_pending:
+        if skipped is None and len(raw) > self.max_pending:
             skipped = self._beginning_of(raw)
         return parse_event(raw) if skipped is None else Oversized(skipped)
 
     def _beginning_of(self, raw: bytes) -> bytes:
-        return raw[: min(_KEPT, self._max_pending)]
+        return raw[: min(_KEPT, self.max_pending)]
 
 
 def _find_blank_line(waiting: bytes, at: int) -> int | None:

@@ -29,7 +29,16 @@ from mcp_tool_filter.core.messages.messages import (
 from mcp_tool_filter.core.policy.effects import Decision, begin, then
 from mcp_tool_filter.core.policy.situation import Direction, Link, Situation
 from mcp_tool_filter.core.policy.tool_filter import filter_from_client, filter_from_upstream
-from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.core.policy.verdict import (
+    VERDICTS,
+    Drop,
+    Forward,
+    Reason,
+    Reply,
+    Rewrite,
+    Verdict,
+    Why,
+)
 
 _LIMITS = Limits()
 _SPACE = " \t\n\r"
@@ -45,7 +54,7 @@ def decide_from_client(message: Single, situation: Situation) -> Decision[Verdic
         linked = _ask_links(message, situation, situation.links, filter_from_client)
         if isinstance(linked, Forward) and isinstance(verdict, Forward):
             return linked
-        return then(linked, partial(_settle, message, situation))
+        return _after(linked, partial(_settle, message, situation))
     return verdict
 
 
@@ -61,7 +70,7 @@ def decide_filtered(message: Single, verdict: Verdict, situation: Situation) -> 
     if isinstance(verdict, Rewrite):
         message = _single(verdict.text, situation)
     linked = decide_accepted(message, situation)
-    return verdict if isinstance(linked, Forward) else then(linked, partial(_or_else, verdict))
+    return verdict if isinstance(linked, Forward) else _after(linked, partial(_or_else, verdict))
 
 
 def decide_accepted(message: Single, situation: Situation) -> Decision[Verdict]:
@@ -163,9 +172,18 @@ def _ask_links(
     for at, link in enumerate(links):
         decision = link.decide(message, situation)
         if not isinstance(decision, Forward):  # most links do nothing with most messages
-            rest = links[at + 1 :]
-            return then(begin(decision), partial(_go_on, message, situation, rest, judge_again))
+            go_on = partial(_go_on, message, situation, links[at + 1 :], judge_again)
+            return _after(decision, go_on)
     return Forward()
+
+
+def _after(
+    decision: Decision[Verdict], go_on: Callable[[Verdict], Decision[Verdict]]
+) -> Decision[Verdict]:
+    """Continue with a verdict: at once, as nearly always, or when it has been made."""
+    if not isinstance(decision, VERDICTS):
+        return then(begin(decision), go_on)
+    return go_on(decision)
 
 
 def _go_on(
@@ -187,7 +205,7 @@ def _go_on(
     elif not _goes_on(judged):
         return judged
     rest = _ask_links(changed, situation, links, judge_again)
-    return then(rest, partial(_or_else, verdict))
+    return _after(rest, partial(_or_else, verdict))
 
 
 def _settle(message: Single, situation: Situation, linked: Verdict) -> Decision[Verdict]:
@@ -202,7 +220,7 @@ def _settle(message: Single, situation: Situation, linked: Verdict) -> Decision[
     answer = replace(situation, direction=Direction.FROM_UPSTREAM)
     message = _single(verdict.text, situation)
     told = _ask_links(message, answer, answer.links, _filter_changed_from_upstream)
-    return then(told, partial(_as_reply, verdict))
+    return _after(told, partial(_as_reply, verdict))
 
 
 def _as_reply(reply: Reply, verdict: Verdict) -> Verdict:

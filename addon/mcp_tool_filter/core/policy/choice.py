@@ -204,6 +204,10 @@ IN_LOCK = f" ({BY_LOCK})"
 """Ends the sentences about what a lock does not approve."""
 
 
+def describe_hider(by: Hider | None) -> str:
+    return by.says if by else "the upstream has no such tool"
+
+
 def is_locked(by: Hider | None) -> bool:
     """Tell whether the lock hides a tool."""
     return isinstance(by, Cause) and by.text == BY_LOCK

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import Message, Notification, Request, Single
-from mcp_tool_filter.core.messages.tools import ToolCall
+from mcp_tool_filter.core.messages.tools import ListRequest, ToolCall
 from mcp_tool_filter.core.policy.effects import Deciding, Decision
 from mcp_tool_filter.core.policy.patterns import Pattern
 from mcp_tool_filter.core.policy.snapshot import CatalogItem, Snapshot
@@ -250,6 +250,8 @@ class Situation:
     """True if the client's session is known and it has no credentials of its own."""
     call: ToolCall | None = None
     """The message, if it was read as a call before."""
+    asks: ListRequest | None = None
+    """The message, if it was read as a tools/list before."""
     is_answered: bool = False
     """True if the snapshot will answer this request."""
     is_shadow: bool = False

@@ -73,7 +73,9 @@ def filter_from_client(message: Single, situation: Situation) -> Verdict:
     Raises ProtocolError if one cannot be judged.
     """
     verdict = _decide_alone(message, situation)
-    if isinstance(message, Response) or not isinstance(verdict, Forward | Rewrite):
+    if isinstance(message, Response) or message.params is None:
+        return verdict
+    if not isinstance(verdict, Forward | Rewrite):
         return verdict
     exchange = situation.exchange
     called = exchange.tool if exchange is not None else None
@@ -94,7 +96,7 @@ def _decide_alone(message: Single, situation: Situation) -> Verdict:
                 situation.exchange.tool = call.tool_name
             return decide_call(call, situation.snapshot)
         case Request(method="tools/list"):
-            request = parse_list_request(message)
+            request, situation.asks = situation.asks or parse_list_request(message), None
             if situation.exchange:
                 situation.exchange.cursor = request.cursor
                 situation.exchange.is_unusual |= not request.is_usual

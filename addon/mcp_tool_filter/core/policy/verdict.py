@@ -49,6 +49,10 @@ class Why(StrEnum):
     """A host or origin that is not ours."""
 
 
+EVERYDAY = (Why.CACHED, Why.HIDDEN, Why.CHANGED, Why.STORED, Why.CANCELLED)
+"""What happens to honest messages, too."""
+
+
 @frozen
 class Reason:
     why: Why

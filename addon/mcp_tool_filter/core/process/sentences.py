@@ -37,7 +37,7 @@ from mcp_tool_filter.core.errors import printable
 from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.core.messages.messages import Response
 from mcp_tool_filter.core.messages.sizes import MANY, NAME
-from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, Cause, Hider, is_locked
+from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, Cause, Hider, describe_hider, is_locked
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.patterns import EXCEPT, Pattern
 from mcp_tool_filter.core.policy.snapshot import (
@@ -48,6 +48,7 @@ from mcp_tool_filter.core.policy.snapshot import (
     shown,
 )
 from mcp_tool_filter.core.policy.verdict import (
+    EVERYDAY,
     TOOL,
     Drop,
     Forward,
@@ -57,6 +58,7 @@ from mcp_tool_filter.core.policy.verdict import (
     Verdict,
     Why,
 )
+from mcp_tool_filter.core.process.statistics import is_tool_error
 
 _LONGEST_NAME = 64  # characters of a client's name
 _LONGEST_READ = 256 * 1024  # characters of what is only read for people
@@ -140,10 +142,6 @@ def hider_of(tool: str, snapshot: Snapshot) -> str:
     return describe_hider(snapshot.hiding(tool))
 
 
-def describe_hider(by: Hider | None) -> str:
-    return by.says if by else "the upstream has no such tool"
-
-
 def _not_found(tool: str, snapshot: Snapshot) -> str:
     if snapshot.standing(tool) is Standing.ALLOWED:
         return shown(tool)
@@ -171,9 +169,6 @@ def _grouped(named: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]
 def _listed(names: Sequence[str], most: int = 20) -> str:
     more = len(names) - most
     return ", ".join(map(shown, names[:most])) + (f" and {more} more" if more > 0 else "")
-
-
-EVERYDAY = (Why.CACHED, Why.HIDDEN, Why.CHANGED, Why.STORED, Why.CANCELLED)
 
 
 def error_in(answer: bytes) -> tuple[object, str]:
@@ -211,12 +206,6 @@ def problem_in(response: Response) -> str:
             texts = (str(part["text"]) for part in parts if part.get("type") == "text")
             said = next(texts, "")
     return printable(said.strip().partition("\n")[0][:NAME])
-
-
-def is_tool_error(response: Response) -> bool:
-    """Tell whether a tool says that it has failed. (What a long result says is not read.)"""
-    said = response.result.named.get("isError") if response.result else None
-    return said is not None and response.place.cut(said) == "true"
 
 
 def is_refusal(verdict: Verdict) -> bool:

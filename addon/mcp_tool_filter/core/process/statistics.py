@@ -34,11 +34,10 @@ from mcp_tool_filter.core.conversation.policy_in_force import (
 )
 from mcp_tool_filter.core.messages.messages import Response
 from mcp_tool_filter.core.messages.sizes import MANY
-from mcp_tool_filter.core.policy.choice import Hider
+from mcp_tool_filter.core.policy.choice import Hider, describe_hider
 from mcp_tool_filter.core.policy.situation import Direction, RpcExchange
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
-from mcp_tool_filter.core.policy.verdict import TOOL, Forward, Reason, Rewrite, Why
-from mcp_tool_filter.core.process.sentences import EVERYDAY, describe_hider, is_tool_error
+from mcp_tool_filter.core.policy.verdict import EVERYDAY, TOOL, Forward, Reason, Rewrite, Why
 
 type JsonObject = dict[str, Any]
 """A part of what the page and the commands show; ``files/page.js`` reads it."""
@@ -48,6 +47,12 @@ def count_bounded(counter: Counter[str], name: str, *, most: int) -> None:
     """Count a name, unless it is new and there are already ``most`` names."""
     if name in counter or len(counter) < most:
         counter[name] += 1
+
+
+def is_tool_error(response: Response) -> bool:
+    """Tell whether a tool says that it has failed. (What a long result says is not read.)"""
+    said = response.result.named.get("isError") if response.result else None
+    return said is not None and response.place.cut(said) == "true"
 
 
 _MOST_REFUSALS = 100

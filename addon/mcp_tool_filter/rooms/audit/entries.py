@@ -44,10 +44,10 @@ from mcp_tool_filter.core.process.sentences import (
     CLIENT_NAME,
     Once,
     error_in,
-    is_tool_error,
     problem_in,
     verdict_word,
 )
+from mcp_tool_filter.core.process.statistics import is_tool_error
 from mcp_tool_filter.rooms.audit.contents import Arguments, Content, Contents, redacted
 from mcp_tool_filter.rooms.audit.entry import (
     LONGEST_SHOWN,

@@ -30,7 +30,7 @@ from mcp_tool_filter.rooms.rules.credentials import each_credential
 from mcp_tool_filter.rooms.rules.edits import Edited, ImpossibleChange
 from mcp_tool_filter.rooms.rules.fields import Key, PatternGivenUp
 from mcp_tool_filter.rooms.rules.interceptors import MethodInterceptor
-from mcp_tool_filter.rooms.rules.policy import Candidate, Policy
+from mcp_tool_filter.rooms.rules.policy import AUDIT, Candidate, Policy
 from mcp_tool_filter.rooms.rules.rule_effects import EffectFailed
 from mcp_tool_filter.rooms.rules.subject import (
     NOT_CLEAR,
@@ -63,8 +63,11 @@ def judge(
     watch = subject.watch = subject.watch or Watch(clock, most, now)
     outcome, is_shadow = RulesOutcome(subject.message), subject.about.is_shadow
     run = Run(policy, subject, watch, now + most, outcome, trace, is_pretended=is_shadow)
+    steps = run.go()
     try:
-        yield from driven(run.go(), partial(_waited, watch))
+        effect = next(steps, None)  # most messages need none
+        if effect is not None:
+            yield from driven(steps, partial(_waited, watch), lambda: effect)
     except ProtocolError as error:
         run.rule = ""
         run.refuse_unclear(error)
@@ -79,9 +82,12 @@ type AtOnce = Callable[[Effect], object]
 """Returns the result of an effect, or LATER if it must wait; raises EffectFailed."""
 
 
-def answered[Outcome](deciding: Deciding[Outcome], at_once: AtOnce) -> Deciding[Outcome]:
-    """Yield only those effects of a decision that must wait."""
-    return driven(deciding, partial(_at_once_or_waited, at_once))
+def answered[Outcome](
+    deciding: Deciding[Outcome], at_once: AtOnce, resume: Callable[[], Effect] | None = None
+) -> Deciding[Outcome]:
+    """Yield only those effects of a decision that must wait. ``resume`` returns its next effect,
+    if it has begun."""
+    return driven(deciding, partial(_at_once_or_waited, at_once), resume)
 
 
 def _at_once_or_waited(at_once: AtOnce, effect: Effect) -> Deciding[object]:
@@ -237,7 +243,7 @@ class Run:
                 yield from self._run_together(waiting)
             candidate = waiting.pop(0)
             subject = self.subject
-            is_audit = candidate.rule.is_audit
+            is_audit = candidate.rule.mode == AUDIT
             yield from self._audit(candidate) if is_audit else self._follow(candidate)
             if self.ends:
                 return
@@ -246,10 +252,11 @@ class Run:
 
     def _candidates(self, after: int = -1) -> list[Candidate]:
         """Return the rules that could match; with a trace, all rules."""
-        if self.trace is None:
-            candidates = self.policy.possible(self.subject)
-        else:
+        candidates = self.subject.possible
+        if self.trace is not None:
             candidates = self.policy.every_rule(self.subject)
+        elif candidates is None:  # a changed message
+            candidates = self.policy.possible(self.subject)
         return [candidate for candidate in candidates if candidate.order > after]
 
     def _audit(self, candidate: Candidate) -> Deciding[None]:
@@ -278,7 +285,7 @@ class Run:
     def _follow(self, candidate: Candidate) -> Deciding[None]:
         rule, self.rule = candidate.rule, candidate.rule.id
         if seen := self._note(rule.id):
-            seen.is_audit = rule.is_audit
+            seen.is_audit = rule.mode == AUDIT
         if self.watch.clock() >= self.deadline:
             yield from self._fail("the chain", EffectFailed("the rules took too long"))
             return
@@ -437,7 +444,7 @@ class Run:
         now = self.watch.clock()
         for candidate in waiting:
             rule = candidate.rule
-            if rule.is_audit:
+            if rule.mode == AUDIT:
                 continue
             if rule.changes_message:
                 return

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, islice
+from typing import cast
 
 from jsregex.cost import Budget
 from mcp_tool_filter.core.errors import ProtocolError
@@ -201,7 +202,7 @@ class _Judge:
         if not carried:
             return self._decide_alone(message)
         self.budget = self.budget or Budget()
-        return answered(self._decide_with(carried, message), self.link.at_once)
+        return self._begun(self._decide_with(carried, message))
 
     def _decide_alone(self, message: Single) -> Decision[Verdict]:
         """Decide on a message without those that it carries."""
@@ -212,9 +213,17 @@ class _Judge:
             if judging is not None:
                 if self.situation.is_shadow:
                     self._remember(message)
-                return answered(self._request_decided(judging), self.link.at_once)
+                return self._begun(self._request_decided(judging))
         self._remember(message)
         return Forward()
+
+    def _begun(self, deciding: Deciding[Verdict]) -> Decision[Verdict]:
+        """Run a decision; what is left of it has an effect that may have to wait."""
+        try:
+            effect = next(deciding)
+        except StopIteration as made:
+            return cast("Verdict", made.value)
+        return answered(deciding, self.link.at_once, lambda: effect)
 
     def _judging(
         self, message: Single, request: Request | None = None, about: Circumstances | None = None
@@ -408,9 +417,7 @@ class _Judge:
         judging = self._judging(message, request)
         if judging is None and not stores:
             return Forward()
-        return answered(
-            self._response_decided(message, judging, stores, request), self.link.at_once
-        )
+        return self._begun(self._response_decided(message, judging, stores, request))
 
     def _response_decided(
         self,

@@ -44,6 +44,9 @@ from mcp_tool_filter.rooms.rules.interceptors import (
 from mcp_tool_filter.rooms.rules.source import Mistaken
 from mcp_tool_filter.rooms.rules.subject import Subject, TooSlow
 
+AUDIT = "audit"
+"""The mode of a rule that is only evaluated: what it would do is reported."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -60,13 +63,8 @@ class Rule:
     metadata: Json
 
     @property
-    def is_audit(self) -> bool:
-        """True if it is only evaluated: what it would do is reported."""
-        return self.mode == "audit"
-
-    @property
     def changes_message(self) -> bool:
-        return not self.is_audit and any(action.kind.changes for action in self.actions)
+        return self.mode != AUDIT and any(action.kind.changes for action in self.actions)
 
     @property
     def of_response(self) -> list[str]:
@@ -465,7 +463,7 @@ def shadowed_rules(rules: tuple[Rule, ...], *, fail_fast: bool) -> Iterator[str]
         ends = (
             action.kind.ends and (fail_fast or action.name == "allow") for action in rule.actions
         )
-        if not rule.is_audit and any(ends):
+        if rule.mode != AUDIT and any(ends):
             ending.append((wanted, rule))
 
 

@@ -16,8 +16,7 @@ from queue import Empty, SimpleQueue
 from threading import RLock
 from typing import TYPE_CHECKING, assert_never, cast
 
-from mcp_tool_filter.core.conversation.conversation import Conversation
-from mcp_tool_filter.core.conversation.exchanges import Exchanges
+from mcp_tool_filter.core.conversation.conversation import Conversation, Exchanges
 from mcp_tool_filter.core.conversation.kinds import Kind
 from mcp_tool_filter.core.conversation.memory import unlisted
 from mcp_tool_filter.core.conversation.policy_in_force import (

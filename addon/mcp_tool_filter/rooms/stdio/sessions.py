@@ -40,8 +40,8 @@ from threading import Thread
 from typing import Any, Final
 from weakref import WeakSet
 
-from mcp_tool_filter.core.conversation.exchanges import LIST_CHANGED
 from mcp_tool_filter.core.conversation.policy_in_force import INVALID_ANSWER, LOST_ANSWER
+from mcp_tool_filter.core.conversation.subscriptions import LIST_CHANGED
 from mcp_tool_filter.core.errors import ProtocolError, StartError
 from mcp_tool_filter.core.messages.limits import (
     MEBIBYTE,
