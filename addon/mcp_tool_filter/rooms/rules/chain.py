@@ -40,16 +40,47 @@ from mcp_tool_filter.rooms.rules.subject import (
     RulesOutcome,
     Subject,
     TooSlow,
-    Watch,
 )
 from mcp_tool_filter.rooms.rules.templates import expanded
 
 _FAILURES = (EffectFailed, ImpossibleChange, PatternGivenUp, TooSlow)
 # The sender of a message can cause these, so they never mean "allow".
 _OF_THE_SENDER = (ImpossibleChange, PatternGivenUp, effects.TooLarge)
+_AT_ONCE = 0.05  # seconds that others wait for us
 _LONG = 64 * 1024  # characters of a message that may be to blame if time runs out
 _MOST_CREDENTIALS = 64  # of one request; each is counted
 _NEVER_REFUSED = frozenset({"initialize", "ping", "server/discover"})
+
+
+@dataclass(slots=True)
+class Watch:
+    """Measures how long we have worked on a message, without what we waited for."""
+
+    clock: Callable[[], float]
+    most: float
+    began: float
+    waited: float = 0.0
+
+    paused_at: float = 0.0
+    """How long we had worked when we last let others work."""
+
+    def look(self) -> float:
+        """Return how long we have worked. Long loops ask now and then.
+
+        Raises TooSlow if it is more than allowed.
+        """
+        worked = self.clock() - self.began - self.waited
+        if worked > self.most:
+            raise TooSlow("the rules took too long for a message of this size")
+        return worked
+
+    def is_due(self) -> bool:
+        """Tell whether others should work now; then we pause. Raises TooSlow."""
+        worked = self.look()
+        if worked <= self.paused_at + _AT_ONCE:
+            return False
+        self.paused_at = worked
+        return True
 
 
 def judge(

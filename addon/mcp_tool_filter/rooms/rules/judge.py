@@ -45,7 +45,7 @@ from mcp_tool_filter.rooms.rules.carried import (
     shows_skill,
     with_changes,
 )
-from mcp_tool_filter.rooms.rules.chain import AtOnce, answered, judge
+from mcp_tool_filter.rooms.rules.chain import AtOnce, Watch, answered, judge
 from mcp_tool_filter.rooms.rules.credentials import identify
 from mcp_tool_filter.rooms.rules.memory import AskedBefore, RuleSession, RuleSessions
 from mcp_tool_filter.rooms.rules.policy import Policy
@@ -57,7 +57,6 @@ from mcp_tool_filter.rooms.rules.subject import (
     Refusal,
     RulesOutcome,
     Subject,
-    Watch,
     passes,
 )
 

@@ -27,10 +27,10 @@ from mcp_tool_filter.rooms.rules.fields import Document, Field
 from mcp_tool_filter.rooms.rules.rule_effects import WriteCache
 
 if TYPE_CHECKING:
+    from mcp_tool_filter.rooms.rules.chain import Watch
     from mcp_tool_filter.rooms.rules.policy import Candidate
 
 _NOWHERE = Place()
-_AT_ONCE = 0.05  # seconds that others wait for us
 
 
 def passes(_message: Single) -> Verdict:
@@ -39,37 +39,6 @@ def passes(_message: Single) -> Verdict:
 
 class TooSlow(Exception):
     """Our own work on a message takes longer than the chain may take."""
-
-
-@dataclass(slots=True)
-class Watch:
-    """Measures how long we have worked on a message, without what we waited for."""
-
-    clock: Callable[[], float]
-    most: float
-    began: float
-    waited: float = 0.0
-
-    paused_at: float = 0.0
-    """How long we had worked when we last let others work."""
-
-    def look(self) -> float:
-        """Return how long we have worked. Long loops ask now and then.
-
-        Raises TooSlow if it is more than allowed.
-        """
-        worked = self.clock() - self.began - self.waited
-        if worked > self.most:
-            raise TooSlow("the rules took too long for a message of this size")
-        return worked
-
-    def is_due(self) -> bool:
-        """Tell whether others should work now; then we pause. Raises TooSlow."""
-        worked = self.look()
-        if worked <= self.paused_at + _AT_ONCE:
-            return False
-        self.paused_at = worked
-        return True
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen, because each message needs one
