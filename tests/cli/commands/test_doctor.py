@@ -30,8 +30,9 @@ def failures(lines: list[str]) -> list[str]:
 
 
 async def test_a_working_setup_has_no_findings(tmp_path: Path) -> None:
-    status, lines = await examined(tmp_path, "-d", "^a$")
+    status, lines = await examined(tmp_path, "-d", "^a$,^a", "-H", "X-Team: a")
     assert status == 0
+    assert "ok   The settings are valid: 2 deny patterns, 1 header" in lines
     assert failures(lines) == []
     assert "ok   2 tools: 1 exposed, 1 denied, 14 tokens saved" in lines
     assert any("speaks MCP 2025-06-18 over Streamable HTTP: raw 1" in line for line in lines)

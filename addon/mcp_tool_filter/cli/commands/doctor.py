@@ -117,16 +117,20 @@ def _versions() -> Finding:
 
 def _settings(settings: Settings) -> Finding:
     """Check patterns, headers with their variables, sizes, time-outs and rules."""
-    denied, allowed, spared, headers = (
-        len(settings.many(key)) for key in ("deny", "allow", "except", "upstream_headers")
-    )
-    text = f"The settings are valid (--deny {denied}, --allow {allowed}, --header {headers}"
+    text = "The settings are valid"
     checked = _attempt(lambda: (target_of(settings), rules_of(settings)), text)
     if not checked.is_well:
         return checked
-    more = [f"--except {spared}"] if spared else []
-    more += [cause.text for cause in settings.config().choice.causes]
-    return Finding(True, ", ".join([text, *more]) + ")")
+    config = settings.config()
+    counts = {
+        "deny pattern": len(config.choice.deny),
+        "allow pattern": len(config.choice.allow),
+        "exception": len(config.choice.exceptions),
+        "header": len(config.upstream_headers),
+    }
+    more = [f"{count} {what}{'s' * (count > 1)}" for what, count in counts.items() if count]
+    more += [cause.text for cause in config.choice.causes]
+    return Finding(True, f"{text}: {', '.join(more)}" if more else text)
 
 
 def _login(settings: Settings) -> Finding | None:

@@ -224,7 +224,7 @@ class Snapshot:
             if self.allowed.get(name, raw) != raw
         ]
         more = len(news) - _MOST_NEWS
-        said = ", ".join(news[:_MOST_NEWS]) or "its tools are the same"
+        said = ", ".join(news[:_MOST_NEWS]) or "its tools are the same as before"
         return f"{said} and {more} more" if more > 0 else said
 
 

@@ -466,7 +466,7 @@ class Running:
             said = await proxy.changes.take_and_describe(site)
             if is_new and (snapshot := self.snapshot):
                 said += f"; by the new policy {len(snapshot.denied)} are hidden"
-                said += f", {len(snapshot.allowed)} exposed"
+                said += f" and {len(snapshot.allowed)} exposed"
             proxy.warn(said)
 
     async def end(self, why: str) -> None:
