@@ -1,6 +1,6 @@
 """The figures as one picture for the README, from what ``python -m tests.bench --json FILE`` wrote.
 
-python -m tests.bench.plot FILE .pictures/bench.png
+python -m tests.bench.plot FILE PICTURE
 """
 
 from __future__ import annotations
