@@ -21,16 +21,20 @@ class NewerUpstream:
     url: str = ""
     journal: list[tuple[dict[str, str], Any]] = field(default_factory=list)
     news: threading.Event = field(default_factory=threading.Event)
+    lists: threading.Event = field(default_factory=threading.Event)
+    """It answers no request for its tools before this is set, as it is at first."""
     tools: list[str] = field(default_factory=lambda: ["echo", "ask", "ask_for_ever", "header"])
 
 
 @contextmanager
 def newer_upstream(name: str) -> Iterator[NewerUpstream]:
     upstream = NewerUpstream(name)
+    upstream.lists.set()
     with serving(_Handler, upstream=upstream) as port:
         upstream.url = f"http://127.0.0.1:{port}/mcp"
         yield upstream
         upstream.news.set()
+        upstream.lists.set()
 
 
 class _Handler(Handler):
@@ -70,6 +74,7 @@ class _Handler(Handler):
                     "instructions": f"Newer {self.upstream.name}.",
                 }
             case "tools/list":
+                self.upstream.lists.wait(20)
                 tools = [
                     {"name": name, "inputSchema": {"type": "object", "properties": PROPERTIES}}
                     for name in self.upstream.tools

@@ -7,7 +7,7 @@ slow one is left out after a while, and joins later with ``list_changed``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from mcp_tool_filter.core.errors import ProtocolError
@@ -115,9 +115,10 @@ class ClientLists:
         leg = self._talk.legs.get(server)
         return self._endpoint.snapshot_offer(server, leg.id if leg and leg.is_open else b"")
 
-    async def list_of(self, kind: ListKind) -> MergedList:
-        """Return the merged list as it is now. A slow server is left out, and joins later."""
-        servers = self._endpoint.able(kind.capability)
+    async def list_of(self, kind: ListKind, some: Sequence[str] | None = None) -> MergedList:
+        """Return the merged list as it is now, of all servers or of some. A slow server is left
+        out, and joins later."""
+        servers = self._endpoint.able(kind.capability) if some is None else some
         found: dict[str, Offer | None] = {}
         asked: dict[str, asyncio.Task[Offer | None]] = {}
         for server in servers:
@@ -136,7 +137,9 @@ class ClientLists:
                 self._late.add((server, kind))
                 found[server] = self._last_offer(server, kind)
         offers = [one for server in servers if (one := found[server]) and one is not _MISSING]
-        merged = self.known[kind] = self._endpoint.merged(kind, offers)
+        merged = self._endpoint.merged(kind, offers)
+        if some is None:
+            self.known[kind] = merged
         return merged
 
     def _last_offer(self, server: str, kind: ListKind) -> Offer | None:

@@ -105,12 +105,16 @@ class ClientRequests:
     ) -> None:
         """Find a name in the present lists."""
         assert name.text is not None
-        owner = (await self._talk.lists.list_of(kind)).owner(name.text)
+        lists, prefixes = self._talk.lists, self._endpoint.merging.prefixes
+        # No other server can have it, so none of them is waited for.
+        able = self._endpoint.able(kind.capability)
+        having = [one for one in able if name.text.startswith(prefixes[one])]
+        owner = (await lists.list_of(kind, having)).owner(name.text)
         owner = owner or self._endpoint.last_owner(kind, name.text)
         if owner is None and (server := self._endpoint.missing_with_prefix_of(name.text)):
             if not await self._talk.is_open_for(self._talk.leg(server), pending):
                 return None
-            owner = (await self._talk.lists.list_of(kind)).owner(name.text)
+            owner = (await lists.list_of(kind, having)).owner(name.text)
         if owner is not None:
             return self._forward_named(owner, message, pending, name)
         if kind is TOOLS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -63,9 +63,10 @@ class MergedEndpoint:
         merging: Merging,
         profile: Profile,
         nothing: PolicyInForce,
+        warn_once: Callable[[str], None],
     ) -> None:
         """``nothing`` is the policy of an upstream without tools: it refuses all names alike."""
-        self._servers, self._warn = servers, servers.whole.warn
+        self._servers, self.warn_once = servers, warn_once
         self._nothing = nothing
         self.merging, self.profile = merging, profile
         self.talks: dict[Talk, None] = {}
@@ -76,7 +77,6 @@ class MergedEndpoint:
         """Until when a server that wants a login is missing, and how long it will be next."""
         self.only_newer: set[str] = set()
         """The servers that have refused a session, and speak 2026-07-28."""
-        self._warned: set[str] = set()
         self._shown: tuple[MergedList, Listener] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._look_again: dict[str, tuple[float, float]] = {}
@@ -362,11 +362,6 @@ class MergedEndpoint:
 
     def no_stream(self) -> Kept:
         return Kept()
-
-    def warn_once(self, text: str) -> None:
-        if text not in self._warned and len(self._warned) < _MOST_OFFERS:
-            self._warned.add(text)
-            self._warn(text)
 
 
 _KIND_OF = {one.capability: one for one in reversed(KINDS.values())}

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.conversation.policy_in_force import oversized
 from mcp_tool_filter.core.engine.exchange import Answer, Exchange, Phase
+from mcp_tool_filter.core.engine.lane import plain_call
 from mcp_tool_filter.core.engine.service import nothing
 from mcp_tool_filter.core.engine.upstream import Upstream
 from mcp_tool_filter.core.errors import ProtocolError
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 
 _EVENTS: Final = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"))
 _HEARTBEAT: Final = 25.0  # seconds between two comments on a quiet stream
+_MOST_WARNINGS: Final = 1000
 _NO_SESSION = render_error(None, INVALID_REQUEST, "Missing Mcp-Session-Id: initialize first")
 _UNKNOWN_SESSION = render_error(None, INVALID_REQUEST, "Session not found")
 _UNSUPPORTED = render_error(None, INVALID_REQUEST, "Unsupported MCP-Protocol-Version")
@@ -84,6 +86,7 @@ class Merged:
         nowhere = open_listener(upstream="http://servers.invalid", config=config, fetched=Fetched())
         self._nothing = nowhere.policy
         self.endpoints: dict[str, MergedEndpoint] = {}
+        self._warned: set[str] = set()
         servers.on_change = self.note_change
         self.adopt(merging)
 
@@ -97,7 +100,7 @@ class Merged:
             if known is not None:
                 known.adopt(merging, profile)
                 continue
-            known = MergedEndpoint(self._servers, merging, profile, self._nothing)
+            known = MergedEndpoint(self._servers, merging, profile, self._nothing, self._warn_once)
             self.endpoints[path] = known
             door = _Door(known, self._connect)
             name = profile.name or "mcp"
@@ -111,6 +114,12 @@ class Merged:
         from mcp_tool_filter.rooms.merged.stdio import Lines
 
         Lines(self.endpoints[path], self._connect, on_end).start()
+
+    def _warn_once(self, text: str) -> None:
+        """Warn of what may be so in several profiles."""
+        if text not in self._warned and len(self._warned) < _MOST_WARNINGS:
+            self._warned.add(text)
+            self._servers.whole.warn(text)
 
     def begin(self) -> None:
         """The process has its observers now: tell them of what is unknown here."""
@@ -177,6 +186,8 @@ class _Door:
             if problem := head.problem:
                 raise ProtocolError(problem[0])
             body = decode_body(exchange.body, head.said.coding or "", limit=limits.message)
+            if self._take_plain(exchange, head, body):
+                return None
             message = parse_message(body, limits)
         except OverLimit as error:
             said = oversized(exchange.body, str(error))
@@ -189,6 +200,19 @@ class _Door:
             return self._take_message(exchange, head, message)
         except ProtocolError as error:
             return self._refuse(exchange, refused(body, Why.MALFORMED, str(error), limits))
+
+    def _take_plain(self, exchange: Exchange, head: Head, body: bytes) -> bool:
+        """Pass a call on that needs no reading, the commonest request; False for any other."""
+        talk = self._talks.get(head.said.session_id or "")
+        has_more = head.get(b"mcp-method") or head.get(b"mcp-name") or b'"_meta"' in body
+        if talk is None or has_more or head.said.revision not in (None, *SESSION_REVISIONS):
+            return False
+        call = plain_call(body) if body.count(b'"name"') == 1 else None
+        if call is None or (passing := talk.passing(call.id, call.tool)) is None:
+            return False
+        self._talk_of(exchange, head)  # it was used just now
+        passing(body, _PostOutlet(exchange, talk, 1, head))
+        return True
 
     def _refuse(self, exchange: Exchange, said: Reply, status: int = 400) -> None:
         exchange.service.listener.tell_refused(said, exchange)

@@ -15,9 +15,10 @@ What needs no new session is passed on within the call that brings it; all else 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from mcp_tool_filter.core.messages.large import find_result_envelope
@@ -258,6 +259,25 @@ class Talk:
         except BaseException:
             self.waiting.pop(key, None)
             raise
+
+    def passing(self, id: bytes, tool: str) -> Callable[[bytes, Outlet], None] | None:
+        """Return what passes a plain call on at once; None if it must be taken as usual."""
+        known = self.lists.known.get(TOOLS)
+        owner = known.owner(tool) if known is not None else None
+        leg = self.leg(owner[0]) if owner is not None else None
+        if owner is None or leg is None or not leg.is_open or leg.is_stateless or leg.site is None:
+            return None
+        pending = Pending(id.decode(), "tools/call", self.stream, called=tool)
+        if (key := id_value(pending.id)) in self.waiting:
+            return None
+
+        def pass_on(raw: bytes, outlet: Outlet) -> None:
+            pending.outlet, self.waiting[key] = outlet, pending
+            at = raw.index(b'"name"')
+            old, new = json.dumps(tool).encode(), json.dumps(owner[1]).encode()
+            self.forward(leg, raw[:at] + raw[at:].replace(old, new, 1), pending)
+
+        return pass_on
 
     def settle(self, pending: Pending, raw: bytes, others: bytes = b"") -> None:
         """Answer a request, unless it was answered."""
