@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
@@ -130,6 +131,63 @@ async def test_a_command_of_an_older_revision_does_not_speak_the_stateless_one()
         for method in ("server/discover", "tools/list"):
             given = await sent(ours, body=asking(method, id='"d"', params=META))
             assert (given.status, error_of(given)) == (404, ("d", -32601, "Method not found"))
+
+
+PICKY = """
+import json, sys
+def say(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+waiting = []
+for line in sys.stdin:
+    asked = json.loads(line)
+    id = asked.get("id")
+    if asked["method"] == "server/discover" and "clientInfo" in line and "old" not in sys.argv:
+        say(id=id, result={"resultType": "complete", "supportedVersions": ["2026-07-28"]})
+    elif "crash" in line:
+        sys.exit(3)
+    elif asked["method"] == "tools/call":
+        waiting.append(id)
+    elif asked["method"] == "ping":
+        for one in waiting:
+            say(id=one, result={"resultType": "complete", "content": []})
+        say(id=id, result={})
+    elif id is not None:
+        say(id=id, error={"code": -32602, "message": "Invalid params"})
+"""
+
+
+@pytest.mark.parametrize("words", [(), ("old",)])
+async def test_a_refused_discover_costs_no_other_client_anything(words: tuple[str, ...]) -> None:
+    """It ended the command, with the calls in flight, and the revision, for all clients."""
+    async with bridge(sys.executable, "-c", PICKY, *words) as ours:
+        call = asyncio.create_task(sent(ours, body=asking("tools/call", id="1", params=META)))
+        await asyncio.sleep(0)
+        refused = await sent(ours, body=asking("server/discover", id="2", params=META))
+        assert (refused.status, error_of(refused)[1]) == (404, -32601) if words else (200, -32602)
+        if not words:
+            await sent(ours, body=asking("ping", id="3", params=META))
+            assert b'"content": []' in await body_of(await call)
+            crash = META.replace("{", '{"crash":1,', 1)
+            assert (await sent(ours, body=asking("server/discover", params=crash))).status == 200
+            again = await sent(ours, body=asking("ping", id="4", params=META))
+            assert again.status == 200
+        else:
+            [shared] = ours.sessions._open()
+            assert shared.is_in_use
+            call.cancel()
+            await asyncio.wait([call])
+            assert ours.sessions._open() == []
+
+
+async def test_a_silent_command_is_asked_again_while_it_may_still_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mcp_tool_filter.rooms.stdio.bridge._PROBE", 0.01)
+    async with bridge(sys.executable, "-c", f"import time\ntime.sleep(1)\n{PICKY}") as ours:
+        asked = asking("server/discover", id="2", params=META)
+        assert (await sent(ours, body=asked)).status == 404
+        monkeypatch.setattr("mcp_tool_filter.rooms.stdio.bridge._PROBE", 20)
+        assert (await sent(ours, body=asked)).status == 200
 
 
 # What a command said, as HTTP

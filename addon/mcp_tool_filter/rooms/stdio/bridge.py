@@ -20,7 +20,7 @@ from mcp_tool_filter.core.errors import ProtocolError, StartError
 from mcp_tool_filter.core.http.bodies import EVENT_STREAM
 from mcp_tool_filter.core.http.bodies import JSON as JSON_TYPE
 from mcp_tool_filter.core.http.head import Head, revision_in
-from mcp_tool_filter.core.messages.limits import Limits, has_initialize
+from mcp_tool_filter.core.messages.limits import NEWEST_STATELESS, Limits, has_initialize
 from mcp_tool_filter.core.messages.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -38,6 +38,7 @@ from mcp_tool_filter.core.messages.sse import render_event
 from mcp_tool_filter.core.process.site import Connect, ServedCommand
 from mcp_tool_filter.core.sockets.served import ServedRequest, ServedResponse
 from mcp_tool_filter.core.upstream.fetch import fetch_from
+from mcp_tool_filter.core.upstream.replies import render_request, stateless_meta
 from mcp_tool_filter.core.upstream.search import Found
 from mcp_tool_filter.core.upstream.target import Target
 from mcp_tool_filter.rooms.secrets.shown import shown_command
@@ -60,9 +61,11 @@ if TYPE_CHECKING:
 PATH: Final = "/mcp"
 _LEGACY_POST: Final = "/messages"
 _PROBE: Final = 5.0  # seconds for a command to answer server/discover
+_SLOW_START: Final = 60.0  # seconds in which a command may still answer our own
 _JSON_SOON: Final = 1.0  # seconds; a later answer is an event stream, which shows that we live
 _HEARTBEAT: Final = 25.0  # seconds between two comments on a quiet stream
 _TAKEN: Final = "The id of another request in progress"
+_DISCOVERED: Final = b'"supportedVersions"'
 JSON = ((b"content-type", JSON_TYPE.encode()),)
 EVENTS = ((b"content-type", EVENT_STREAM.encode()), (b"cache-control", b"no-store"))
 
@@ -85,6 +88,7 @@ class Bridge:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._is_modern: bool | None = None  # whether the command speaks 2026-07-28, once known
+        self._finding_out: asyncio.Task[None] | None = None
 
     async def answer(self, request: ServedRequest) -> ServedResponse:
         """Answer one HTTP request."""
@@ -202,26 +206,64 @@ class Bridge:
 
         def leave() -> None:
             shared.leave(number)
+            self._end_if_useless(shared)
 
         if message.method == "server/discover" and self._is_modern is None:
-            return await self._discover(message, shared, outbox, leave)
-        return await answer_from(outbox, leave)
+            return await self._discover(message, outbox, leave)
+        response = await answer_from(outbox, leave)
+        self._end_if_useless(shared)
+        return response
 
     async def _discover(
-        self, message: Request, shared: SharedSession, outbox: Outbox, leave: Callable[[], None]
+        self, message: Request, outbox: Outbox, leave: Callable[[], None]
     ) -> ServedResponse:
-        """Find out whether the command speaks this revision. (Most do not.)"""
+        """Answer the first ones: most commands do not speak this revision.
+
+        A command may refuse this client's request, and still speak it. So only our own request
+        tells that a command does not.
+        """
+        answer = None
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PROBE):
+                    answer = await outbox.get()
+            if answer is not None and _DISCOVERED in answer:
+                self._is_modern = True
+            elif self._is_modern is None:
+                await asyncio.wait([self._find_out()], timeout=_PROBE if answer else 0)
+        finally:
+            leave()
+        if self._is_modern and answer is not None:
+            return ServedResponse(200, JSON, answer)
+        raise _Refusal(404, "Method not found", message.id, METHOD_NOT_FOUND)
+
+    def _find_out(self) -> asyncio.Task[None]:
+        """Ask ourselves whether the command speaks this revision; all who want to know wait for the
+        same answer."""
+        if self._finding_out is None or self._finding_out.done():
+            self._finding_out = self._loop.create_task(self._ask_ourselves())
+        return self._finding_out
+
+    async def _ask_ourselves(self) -> None:
+        asked = render_request(1, "server/discover", {"_meta": stateless_meta(NEWEST_STATELESS)})
+        try:
+            shared = await self.sessions.shared()
+        except StartError:
+            return
+        number, outbox = await shared.ask_alone(asked, only_answers=True)
         answer = None
         with suppress(TimeoutError):
-            async with asyncio.timeout(_PROBE):
+            async with asyncio.timeout(_SLOW_START):
                 answer = await outbox.get()
-        if answer is not None and b'"supportedVersions"' in answer:
-            self._is_modern = True
-            return ServedResponse(200, JSON, answer)
-        self._is_modern = False
-        leave()
-        self.sessions.end(shared)
-        raise _Refusal(404, "Method not found", message.id, METHOD_NOT_FOUND)
+        if not shared.is_closing and self._is_modern is None:  # the end of a command says nothing
+            self._is_modern = answer is not None and _DISCOVERED in answer
+        shared.leave(number)
+        self._end_if_useless(shared)
+
+    def _end_if_useless(self, shared: SharedSession) -> None:
+        """End a command that does not speak this revision, when no request waits for it."""
+        if self._is_modern is False and not shared.is_in_use and not shared.is_closing:
+            self.sessions.end(shared)
 
     # HTTP+SSE
 
