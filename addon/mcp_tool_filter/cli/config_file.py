@@ -75,11 +75,39 @@ class ConfigFile:
             raise UsageError(what, why=f"Its servers: {', '.join(self.servers) or 'none'}")
         return self.servers[name]
 
+    def variables_of_others(self, name: str) -> frozenset[str]:
+        """Return the variables that the file expands for other servers, and not for this one: the
+        command of this one has no use for their tokens."""
+        others = [given for other, given in self.servers.items() if other != name]
+        ours = _variables_in(self.servers.get(name, {})) | _variables_in(self.top, ("env", EDITS))
+        theirs = _variables_in(self.top, ("metrics-token",)).union(*map(_variables_in, others))
+        return frozenset(one for one in theirs - ours if not _OF_EVERYBODY.fullmatch(one))
+
     def at(self, name: str, error: StartError) -> StartError:
         """Make an error about a server's settings also name the server and the file."""
         what = re.sub(r"(?<![\w-])--(?=[a-z])", "", error.what)  # a key, not a flag
         error.what = f"[{_SERVERS}.{name}] in {self.path}: {what}"
         return error
+
+
+_EXPANDED = ("upstream", "env", "header")
+_OF_EVERYBODY = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|TERM|LANG|TZ|PWD|TMPDIR|TEMP|TMP|(?:LC|XDG)_.+"
+    r"|APPDATA|LOCALAPPDATA|PROGRAM(?:DATA|FILES)|SYSTEM(?:DRIVE|ROOT)|USER(?:NAME|PROFILE)",
+    re.IGNORECASE,
+)
+"""Variables that most programs need, and that are no secrets."""
+
+
+def _variables_in(given: Given, keys: Sequence[str] = (*_EXPANDED, EDITS)) -> set[str]:
+    """Return the names of the variables that some settings expand."""
+    from mcp_tool_filter.cli.parsing import variables_in
+
+    texts = [text for key in keys if key != EDITS for text in given.get(key, ())]
+    for edits in given.get(EDITS, ()) if EDITS in keys else ():
+        tables = json.loads(edits).values()
+        texts += [json.dumps(one.get("fix")) for one in tables if isinstance(one, dict)]
+    return set[str]().union(*map(variables_in, texts))
 
 
 def read_file(path: str, *, is_default: bool = False) -> ConfigFile:

@@ -301,6 +301,11 @@ def expand_variables(text: str, environment: Mapping[str, str], *, option: str, 
     return _VARIABLE.sub(look_up, text)
 
 
+def variables_in(text: str) -> set[str]:
+    """Return the names of the variables that ``expand_variables`` looks up."""
+    return {found[1] or found[2] for found in _VARIABLE.finditer(text)} - {None}
+
+
 def _parse_endpoint(text: str) -> str | None:
     if not text:
         return None

@@ -62,6 +62,8 @@ class Settings:
     command: tuple[str, ...]
     """The words of the upstream's command; empty if the upstream is a URL."""
     env: Mapping[str, str] = field(repr=False)  # contains secrets
+    without: frozenset[str]
+    """Variables that the command does not get: what the config file has for other servers."""
     cwd: str | None
     is_stdio: bool
     """True if our client has started us and talks over stdin and stdout."""
@@ -191,6 +193,7 @@ def settle(given: Given) -> Settings:
         origin=origin,
         command=command,
         env=dict(map(parse_variable, many.get("env", ()))),
+        without=frozenset(),
         cwd=one.get("cwd"),
         is_stdio=_is_stdio(one, is_command=bool(command)),
         max_children=parse_number("max-children", _value(one, "max-children"), least=1),
@@ -367,7 +370,7 @@ class Sources:
             settings.config()
         except StartError as error:
             raise file.at(name, error) from None
-        return replace(settings, name=name, sources=self)
+        return replace(settings, name=name, sources=self, without=file.variables_of_others(name))
 
     def _settings_of(self, top: Given, section: Given, *, is_stdio: bool) -> Settings:
         if is_stdio:

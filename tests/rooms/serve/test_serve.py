@@ -116,6 +116,39 @@ def hidden_in(answer: Any) -> bool:
     return bool(answer["error"]["code"] == -32602 or answer["error"]["code"] == -32601)
 
 
+OF_OTHERS = f"""
+    metrics-token = "$METRICS"
+    metrics-port = 0
+    [servers.first]
+    {command("env")}
+    env = {{FILES = "$HOME", SHARED = "${{SHARED}}"}}
+    [servers.second]
+    url = "http://127.0.0.1:1/$IN_URL"
+    header = ["Authorization: Bearer $TOKEN", "X-Both: $SHARED", "X-Price: $$TEN"]
+    [servers.third]
+    {command("env")}
+    env = {{KEY = "$KEY"}}
+    tools.env.fix = {{more = ["$FIXED"]}}
+"""
+VARIABLES = "TOKEN IN_URL KEY FIXED METRICS SHARED HOME TEN OTHER".split()
+
+
+def test_a_command_gets_no_variable_that_the_file_has_for_other_servers(tmp_path: Path) -> None:
+    given = {name: f"value-of-{name}" for name in VARIABLES if name != "HOME"}
+
+    def known_to(client: Any) -> set[str]:
+        said = {name: text_in(client.calls("env", name=name)) for name in VARIABLES}
+        return {name for name, text in said.items() if text != "unset"}
+
+    with serving(tmp_path, OF_OTHERS, **given) as it:
+        assert known_to(it.at("first")) == {"SHARED", "HOME", "TEN", "OTHER"}
+        assert known_to(it.at("third")) == {"KEY", "FIXED", "HOME", "TEN", "OTHER"}
+    words = ("--config", str(it.file), "--server", "first")
+    with filtered(*words, home=tmp_path, environment=given) as client:
+        assert "unset" in text_in(client.calls("env", name="TOKEN"))
+        assert "value-of-OTHER" in text_in(client.calls("env", name="OTHER"))
+
+
 def test_each_server_has_its_own_policy_sessions_and_headers(tmp_path: Path) -> None:
     with session_upstream() as remote:
         text = f"""

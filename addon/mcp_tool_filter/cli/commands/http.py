@@ -100,9 +100,15 @@ def open_bridge(
     """Serve a command over HTTP until the end of the block."""
     from mcp_tool_filter.rooms.stdio.bridge import bridged  # only for commands
 
-    words, env, cwd = settings.command, settings.env, settings.cwd
-    limits, most = settings.config().limits, settings.max_children
-    return bridged(words, env, cwd, limits, most=most, say=say)
+    return bridged(
+        settings.command,
+        settings.env,
+        settings.cwd,
+        settings.config().limits,
+        without=settings.without,
+        most=settings.max_children,
+        say=say,
+    )
 
 
 def in_front_of_command(settings: Settings) -> Settings:

@@ -155,7 +155,13 @@ async def _fetch_from_command(settings: Settings, target: Target, *, is_quiet: b
     from mcp_tool_filter.rooms.stdio.child import Child
     from mcp_tool_filter.rooms.stdio.sessions import find
 
-    child = Child(settings.command, env=settings.env, cwd=settings.cwd, is_quiet=is_quiet)
+    child = Child(
+        settings.command,
+        env=settings.env,
+        without=settings.without,
+        cwd=settings.cwd,
+        is_quiet=is_quiet,
+    )
     tell = _say_nothing if is_quiet else say
     return await fetch_from(
         target, lambda opened: find(child, opened, limit=target.limit, say=tell)

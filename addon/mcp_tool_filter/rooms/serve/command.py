@@ -159,7 +159,7 @@ def _identity(settings: Settings, config: Config) -> object:
     if settings.command:
         has_rules = bool(config.rules)  # their state is for each command
         bridge = settings.cwd, settings.max_children, config.limits
-        return settings.command, dict(settings.env), bridge, has_rules
+        return settings.command, dict(settings.env), settings.without, bridge, has_rules
     tls = settings.insecure, settings.ca, settings.client_cert
     logins = config.uses_login, config.login_through, config.only_mcp
     return settings.origin, settings.endpoint, tls, logins, config.upstream_headers

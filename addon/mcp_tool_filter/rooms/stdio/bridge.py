@@ -8,7 +8,7 @@ Requests of 2026-07-28 have no session: they share one child, with renumbered id
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -405,11 +405,12 @@ async def bridged(
     folder: str | None,
     limits: Limits,
     *,
+    without: Collection[str],
     most: int,
     say: Callable[[str], None],
 ) -> AsyncIterator[BridgedCommand]:
     """Run a command for each session, at most so many, until the end of the block."""
-    start = partial(Child, words, env=environment, cwd=folder)
+    start = partial(Child, words, env=environment, without=without, cwd=folder)
     sessions = BridgeSessions(start, limits, say=say, most=most)
     try:
         yield BridgedCommand(words, environment, folder, Bridge(sessions, limits))

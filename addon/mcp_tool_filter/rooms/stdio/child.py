@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING
@@ -36,11 +36,14 @@ class Child:
         command: Sequence[str],
         *,
         env: Mapping[str, str] | None = None,
+        without: Collection[str] = (),
         cwd: str | None = None,
         is_quiet: bool = False,
     ) -> None:
-        """``is_quiet`` if nobody shall see its stderr."""
-        self._process = _start(command, env or {}, cwd, is_quiet=is_quiet)
+        """It gets our environment, ``without`` some variables, and with those of ``env``.
+        ``is_quiet`` if nobody shall see its stderr."""
+        surrounding = {key: value for key, value in os.environ.items() if key not in without}
+        self._process = _start(command, surrounding | dict(env or {}), cwd, is_quiet=is_quiet)
         assert self._process.stdin
         assert self._process.stdout
         self._stdin = self._process.stdin.fileno()
@@ -237,10 +240,9 @@ def _wait_until_ready(descriptor: int, *, is_read: bool) -> None:
 
 
 def _start(
-    command: Sequence[str], env: Mapping[str, str], cwd: str | None, *, is_quiet: bool
+    command: Sequence[str], surrounding: dict[str, str], cwd: str | None, *, is_quiet: bool
 ) -> subprocess.Popen[bytes]:
     words = list(command)
-    surrounding = {**os.environ, **env}
     surrounding.pop(ENTRY, None)  # a filter that the command starts is not the entry's
     if sys.platform == "win32":  # there npx is npx.cmd
         words[0] = _which(words[0], surrounding) or words[0]

@@ -265,7 +265,7 @@ def _relay(settings: Settings, session: StdioSession) -> int:
     happened: SimpleQueue[Happened] = SimpleQueue()
     _collect_signals(session, happened)
     rules = session.read_rules(lambda text: relay.tell_command(text))
-    child = Child(settings.command, env=settings.env, cwd=settings.cwd)
+    child = Child(settings.command, env=settings.env, without=settings.without, cwd=settings.cwd)
 
     from mcp_tool_filter.rooms.stdio.relay import Relay, RelayedLines  # while it starts
 
