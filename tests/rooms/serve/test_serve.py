@@ -130,7 +130,7 @@ OF_OTHERS = f"""
     env = {{KEY = "$KEY"}}
     tools.env.fix = {{more = ["$FIXED"]}}
 """
-VARIABLES = "TOKEN IN_URL KEY FIXED METRICS SHARED HOME TEN OTHER".split()
+VARIABLES = ["TOKEN", "IN_URL", "KEY", "FIXED", "METRICS", "SHARED", "HOME", "TEN", "OTHER"]
 
 
 def test_a_command_gets_no_variable_that_the_file_has_for_other_servers(tmp_path: Path) -> None:

@@ -388,6 +388,7 @@ class Exchange(Steps):
             return self._refuse(403, refusal_for(problem), problem)
         known = self.head.notes.head
         assert known is not None
+        self.head.target = known.target
         outcome = self.service.listener.judge_request(known, self.body, self)
         if isinstance(outcome, Passed | Answered):
             return self._judged(outcome)

@@ -28,7 +28,8 @@ def problem_at_the_gate(exchange: Exchange, *, may_visit: bool) -> str | None:
     notes, config = head.notes, service.listener.policy.config
     if notes.config is not config:
         host = exchange.down.host
-        known = notes.head = Head(head.method, head.target, head.fields, host.peer)
+        asked = Head(head.method, head.target, head.fields, host.peer)
+        known = notes.head = service.listener.as_decided(asked)
         notes.config, notes.problem, notes.out_fields = config, None, None
         if not service.listener.is_forward:  # there the upstream itself can check both
             notes.problem = problem_in_source(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hmac
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from secrets import token_bytes
 from typing import assert_never
@@ -58,6 +58,12 @@ from mcp_tool_filter.core.http.bodies import (
 )
 from mcp_tool_filter.core.http.event_stream import EventStream
 from mcp_tool_filter.core.http.head import WITHOUT_BODY, Head, headers_after, problem_in_body
+from mcp_tool_filter.core.http.operator import (
+    leads_to,
+    operators_target,
+    without_credentials,
+    without_decided,
+)
 from mcp_tool_filter.core.http.places import ALONE, KnownPaths, PathMap
 from mcp_tool_filter.core.http.urls import UpstreamNames, is_server_card, kept_with_us
 from mcp_tool_filter.core.messages.limits import OverLimit, Transport
@@ -156,9 +162,24 @@ class Listener:
     def headers_for(self, head: Head) -> HeaderPairs:
         """Return which of the user's headers a request gets."""
         headers = self.policy.config.upstream_headers
-        if not headers or not self.takes_headers(head.target):
-            return ()
-        return headers_to_add(head, headers)
+        if not headers or self.takes_headers(head.target):
+            return headers_to_add(head, headers) if headers else ()
+        # Credentials go to the endpoint alone; the rest also to what some server takes for it.
+        return without_credentials(headers) if self._leads_to_endpoint(head.target) else ()
+
+    def _leads_to_endpoint(self, target: str) -> bool:
+        return leads_to(target, self.config.endpoint or self.fetched.endpoint)
+
+    def as_decided(self, head: Head) -> Head:
+        """Return a request without what the operator has decided otherwise."""
+        config, own = self.config, self.config.endpoint or ""
+        if self.is_forward or not (config.upstream_headers or "?" in own):
+            return head
+        target = operators_target(head.target, own or self.fetched.endpoint)
+        fields = head.headers
+        if self.takes_headers(target) or self._leads_to_endpoint(target):
+            fields = without_decided(fields, config.upstream_headers)
+        return replace(head, target=target, headers=fields)
 
     # Requests
 
