@@ -13,6 +13,7 @@ from functools import partial
 from itertools import pairwise
 from typing import assert_never
 
+from mcp_tool_filter.cli.parsing import split_patterns
 from mcp_tool_filter.core.errors import ProtocolError, StartError
 from mcp_tool_filter.core.http.asked import HttpExchange, LegacyEndpoints, Passed
 from mcp_tool_filter.core.http.bodies import decode_body
@@ -20,7 +21,7 @@ from mcp_tool_filter.core.http.head import Head
 from mcp_tool_filter.core.messages import messages
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.policy.config import Config
-from mcp_tool_filter.core.policy.patterns import parse_pattern, split_patterns
+from mcp_tool_filter.core.policy.patterns import parse_pattern
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reply, Rewrite
 from mcp_tool_filter.rooms.stdio.judge import LineJudge
 from mcp_tool_filter.rooms.stdio.lines import CutLine, LineParser

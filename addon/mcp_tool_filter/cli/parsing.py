@@ -19,9 +19,11 @@ from typing import Any
 
 from mcp_tool_filter.cli.options import KEYS, SWITCH, Texts
 from mcp_tool_filter.core.errors import (
+    BlankPattern,
     EmptyList,
     InvalidOption,
     NothingDenied,
+    SpaceAfterComma,
     UnsetVariable,
 )
 from mcp_tool_filter.core.messages.limits import HTTP_TOKEN, MEBIBYTE, Limits
@@ -34,7 +36,7 @@ from mcp_tool_filter.core.policy.patterns import (
     Pattern,
     parse_glob,
     parse_pattern,
-    split_patterns,
+    refuse_other_than_utf8,
 )
 
 
@@ -194,6 +196,37 @@ def parse_config(
     if config.strict and config.denies_nothing:
         raise NothingDenied
     return config
+
+
+_PIECE = re.compile(r"\\.|\{[^{}]*\}|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)
+
+
+def split_patterns(value: str, *, option: str = "deny") -> list[str]:
+    r"""Split a value at its commas, but not within {}, [] or (), nor after a backslash.
+
+    White space stays as typed, but ``"a, b"`` is refused: ``" b"`` would match no tool, and leave
+    open what the user thinks is closed. Raises InvalidPattern, also for an empty part, and
+    BlankPattern for one of only white space.
+
+    >>> split_patterns(r"^a{1,2}$,[,],(?:b,c),d\,e")
+    ['^a{1,2}$', '[,]', '(?:b,c)', 'd\\,e']
+    """
+    refuse_other_than_utf8(value, option)
+    parts = [""]
+    depth = 0
+    for found in _PIECE.finditer(value):
+        piece = found.group()
+        if piece == "," and not depth:
+            parts.append("")
+            continue
+        depth = max(0, depth + (piece == "(") - (piece == ")"))
+        parts[-1] += piece
+    for part in parts:
+        if not part.strip():
+            raise BlankPattern(part, option=option)
+    if any(part[0].isspace() for part in parts[1:]):
+        raise SpaceAfterComma(value, ",".join([parts[0], *map(str.lstrip, parts[1:])]), option)
+    return parts
 
 
 def _parse_patterns(

@@ -152,21 +152,6 @@ def test_letters_that_fold_only_in_some_languages_fold(key: str) -> None:
     assert fold("\u0131d") == fold("\u0130d") == "id"
 
 
-@each_row(("text", "expected"), [
-    (b'{"jsonrpc":"2.0","id":1,"method":"vendor/do"}', True),
-    (b'{"jsonrpc":"2.0","id":null,"method":"tools/list"}', True),
-    (b'{"jsonrpc":"2.0","method":"tools/list"}', True),
-    (b'{"jsonrpc":"2.0","method":"resources/read"}', True),
-    (b'{"jsonrpc":"2.0","method":"notifications/cancelled"}', False),
-    (b'{"jsonrpc":"2.0","method":"vendor/event"}', False),
-    (b'{"jsonrpc":"2.0","id":1,"result":{}}', False),
-])  # fmt: skip
-def test_a_request_without_its_id_is_still_one(text: bytes, expected: bool) -> None:
-    message = parse_message(text)
-    assert not isinstance(message, Batch)
-    assert messages.is_request(message) is expected
-
-
 @each_row("id", ["true", "false", "{}", "[]", "[1]", '"\\ud800"'])
 def test_an_id_is_a_string_or_a_number(id: str) -> None:
     assert refuses(asking("ping", id=id))

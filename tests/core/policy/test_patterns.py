@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.cli.parsing import parse_config
+from mcp_tool_filter.cli.parsing import parse_config, split_patterns
 from mcp_tool_filter.cli.switching import NOTHING, deny_for, switched
 from mcp_tool_filter.core.errors import InvalidPattern
 from mcp_tool_filter.core.policy.choice import NOT_ALLOWED
 from mcp_tool_filter.core.policy.config import Config
-from mcp_tool_filter.core.policy.patterns import MAX_NAME, parse_glob, parse_pattern, split_patterns
+from mcp_tool_filter.core.policy.patterns import MAX_NAME, parse_glob, parse_pattern
 from mcp_tool_filter.core.policy.snapshot import take_snapshot
 from tests.make import listing, page
 from tests.rows import each_row

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
-from mcp_tool_filter.core.messages.messages import Response, parse_message
 from mcp_tool_filter.core.policy.situation import Client, Direction, RpcExchange, Session
 from mcp_tool_filter.core.policy.snapshot import Snapshot, take_snapshot
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
@@ -16,11 +15,9 @@ from mcp_tool_filter.core.process.sentences import (
     Introduction,
     Once,
     VerdictLog,
-    problem_in,
     render_report,
 )
 from tests.make import definition, listing, listing_of, snapshot, snapshot_of
-from tests.rows import each_row
 
 # What people read about a message that rules have decided on
 NO_TOOLS = take_snapshot([])
@@ -165,20 +162,3 @@ def test_the_report_names_tools_that_are_not_exposed(tools: Snapshot, said: str)
 
 
 # What people see of a client and of an error
-
-
-@each_row(("said", "problem"), [
-    (b'"result":{"isError":true,"content":[{"type":"text","text":" No file\\nline 7"}]}',
-     "No file"),
-    (b'"result":{"isError":true,"content":[{"type":"image","data":""}]}', ""),
-    (b'"result":{"isError":true}', ""),
-    (b'"result":{"isError":true,"content":"x"}', ""),
-    (b'"result":{"isError":"true","content":[{"type":"text","text":"fine"}]}', ""),
-    (b'"result":{"content":[{"type":"text","text":"fine"}]}', ""),
-    (b'"error":{"code":-1,"message":"Out of\\u001b tokens\\nat"}', r"Out of\x1b tokens"),
-    (b'"error":{"code":-1,"message":"Half \\ud800"}', r"Half \ud800"),
-])  # fmt: skip
-def test_the_problem_is_the_first_line_of_an_errors_text(said: bytes, problem: str) -> None:
-    message = parse_message(b'{"jsonrpc":"2.0","id":1,%b}' % said)
-    assert isinstance(message, Response)
-    assert problem_in(message) == problem

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.core.errors import ProtocolError
-from mcp_tool_filter.core.messages.messages import Request, Single
+from mcp_tool_filter.core.messages.messages import Batch, Request, Single, parse_message
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Verdict, Why
+from mcp_tool_filter.rooms.rules.chain import is_request
 from mcp_tool_filter.rooms.rules.policy import load_policy
 from mcp_tool_filter.rooms.rules.rule_effects import RunScript, ScriptResult, WriteLog
 from mcp_tool_filter.rooms.rules.subject import Circumstances, Evaluated, Subject
@@ -218,3 +219,18 @@ def test_the_index_changes_no_outcome(written: list[object], params: dict[str, o
     )
     assert quick.matched == slow.matched
     assert quick.refusal == slow.refusal
+
+
+@each_row(("text", "expected"), [
+    (b'{"jsonrpc":"2.0","id":1,"method":"vendor/do"}', True),
+    (b'{"jsonrpc":"2.0","id":null,"method":"tools/list"}', True),
+    (b'{"jsonrpc":"2.0","method":"tools/list"}', True),
+    (b'{"jsonrpc":"2.0","method":"resources/read"}', True),
+    (b'{"jsonrpc":"2.0","method":"notifications/cancelled"}', False),
+    (b'{"jsonrpc":"2.0","method":"vendor/event"}', False),
+    (b'{"jsonrpc":"2.0","id":1,"result":{}}', False),
+])  # fmt: skip
+def test_a_request_without_its_id_is_still_one(text: bytes, expected: bool) -> None:
+    message = parse_message(text)
+    assert not isinstance(message, Batch)
+    assert is_request(message) is expected

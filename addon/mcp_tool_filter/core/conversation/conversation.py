@@ -456,12 +456,7 @@ class Conversation:
         return (decide_from_client if has_links else filter_from_client)(message, situation)
 
     def _list_first(
-        self,
-        message: Single,
-        judged: Judged,
-        kind: Kind,
-        situation: Situation,
-        arrival: Arrival,
+        self, message: Single, judged: Judged, kind: Kind, situation: Situation, arrival: Arrival
     ) -> Deciding[Verdict]:
         """Ask the upstream for the asker's list while the call waits."""
         try:

@@ -169,11 +169,7 @@ def refuse_partial(status: int, content_type: str) -> None:
 
 
 def could_show_tool(
-    body: bytes,
-    names: Collection[str],
-    limits: Limits,
-    *,
-    in_text: Collection[str] | None = None,
+    body: bytes, names: Collection[str], limits: Limits, *, in_text: Collection[str] | None = None
 ) -> bool:
     """Tell whether some client could find one of these tools in a body that is not a message.
 

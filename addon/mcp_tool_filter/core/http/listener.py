@@ -90,11 +90,7 @@ _NO_CARD = render_error(None, INVALID_REQUEST, "Not found")
 _CARD_WARNING = (
     "a client that asks for a Server Card or a catalog gets 404: it would name the upstream's URL"
 )
-_STATUS = {
-    Why.MALFORMED: 400,
-    Why.MISMATCH: 400,
-    Why.FORBIDDEN: 403,
-}
+_STATUS = {Why.MALFORMED: 400, Why.MISMATCH: 400, Why.FORBIDDEN: 403}
 
 type Outcome = Passed | Answered
 
@@ -499,11 +495,7 @@ class Listener:
             self.legacy.close(exchange.conversation)
 
     def _open_legacy(
-        self,
-        exchange: HttpExchange,
-        target: str,
-        send: Callable[[bytes], bool] | None,
-        url: str,
+        self, exchange: HttpExchange, target: str, send: Callable[[bytes], bool] | None, url: str
     ) -> str | None:
         """Remember the endpoint where a client of the older transport will post, and make it lead
         to us."""

@@ -506,10 +506,3 @@ def topic_of(method: str) -> str:
     """Return what a method is about, if that is something we filter."""
     found = _TOPIC.match(fold(unquote(unquote(method))))
     return found[1] if found else ""
-
-
-def is_request(message: Single) -> bool:
-    """Tell whether a message asks for something, also without an id: some upstreams do it."""
-    if isinstance(message, Notification):
-        return message.method in CLIENT_REQUESTS
-    return isinstance(message, Request)

@@ -144,11 +144,7 @@ class Choice:
         return [pattern for pattern in self.patterns if pattern.matches(name)]
 
     def hiding(
-        self,
-        name: str,
-        definition: bytes | None = None,
-        *,
-        hits: Collection[Pattern] | None = None,
+        self, name: str, definition: bytes | None = None, *, hits: Collection[Pattern] | None = None
     ) -> Hider | None:
         """Return what hides a tool, or None. ``hits`` are the patterns that match, if known."""
 

@@ -250,10 +250,7 @@ class InOrder[Piece]:
         self._hold(_Held(piece, size))
 
     def wait[Outcome](
-        self,
-        decision: Deciding[Outcome],
-        size: int,
-        render: Callable[[Outcome | Exception], Piece],
+        self, decision: Deciding[Outcome], size: int, render: Callable[[Outcome | Exception], Piece]
     ) -> None:
         """Hold a place for a decision until it is made."""
         held = _Held[Piece](None, size)

@@ -1,6 +1,6 @@
 r"""Deny and allow patterns: JavaScript regexes, checked for validity and safety.
 
->>> [delete, archived] = [parse_pattern(text) for text in split_patterns("^delete_,_v[1,2]$")]
+>>> [delete, archived] = [parse_pattern(text) for text in ("^delete_", "_v[1,2]$")]
 >>> delete.matches("delete_file"), archived.matches("report_v2")
 (True, True)
 >>> parse_pattern("(a+)+")
@@ -30,14 +30,7 @@ from jsregex.glob import render_glob
 from jsregex.matcher import Matcher
 from jsregex.safety import is_safe
 from jsregex.syntax import NotJavaScript, Regex, parse_regex
-from mcp_tool_filter.core.errors import (
-    BlankPattern,
-    InvalidGlob,
-    InvalidPattern,
-    NotUtf8,
-    SpaceAfterComma,
-    UnsafePattern,
-)
+from mcp_tool_filter.core.errors import InvalidGlob, InvalidPattern, NotUtf8, UnsafePattern
 
 DENY_GLOB = "deny_glob"
 EXCEPT = "except"
@@ -132,43 +125,12 @@ def _usable(regex: Regex) -> Matcher | None:
 
 
 # An escaped character, braces or a class with their content, or any single character.
-_PIECE = re.compile(r"\\.|\{[^{}]*\}|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)
-
-
 def refuse_other_than_utf8(text: str, option: str) -> None:
     """Raise NotUtf8 for bytes of a command line that Python could not decode."""
     try:
         text.encode()
     except UnicodeEncodeError:
         raise NotUtf8(text, option=option) from None
-
-
-def split_patterns(value: str, *, option: str = "deny") -> list[str]:
-    r"""Split a value at its commas, but not within {}, [] or (), nor after a backslash.
-
-    White space stays as typed, but ``"a, b"`` is refused: ``" b"`` would match no tool, and leave
-    open what the user thinks is closed. Raises InvalidPattern, also for an empty part, and
-    BlankPattern for one of only white space.
-
-    >>> split_patterns(r"^a{1,2}$,[,],(?:b,c),d\,e")
-    ['^a{1,2}$', '[,]', '(?:b,c)', 'd\\,e']
-    """
-    refuse_other_than_utf8(value, option)
-    parts = [""]
-    depth = 0
-    for found in _PIECE.finditer(value):
-        piece = found.group()
-        if piece == "," and not depth:
-            parts.append("")
-            continue
-        depth = max(0, depth + (piece == "(") - (piece == ")"))
-        parts[-1] += piece
-    for part in parts:
-        if not part.strip():
-            raise BlankPattern(part, option=option)
-    if any(part[0].isspace() for part in parts[1:]):
-        raise SpaceAfterComma(value, ",".join([parts[0], *map(str.lstrip, parts[1:])]), option)
-    return parts
 
 
 _MAY_BE_GLOB = re.compile(r"[\w./:*-]+")

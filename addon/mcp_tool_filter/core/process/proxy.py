@@ -59,12 +59,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FIXED = {
-    "audit_log": "audit",
-    "metrics_port": "metrics",
-    "dashboard": "dashboard",
-    "otel": "otel",
-}
+FIXED = {"audit_log": "audit", "metrics_port": "metrics", "dashboard": "dashboard", "otel": "otel"}
 """Options that can only be set at start, and their names in ``Config``."""
 
 

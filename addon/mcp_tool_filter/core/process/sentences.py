@@ -27,16 +27,13 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import assert_never
 
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
-from mcp_tool_filter.core.errors import printable
 from mcp_tool_filter.core.http.shown import shown_url
-from mcp_tool_filter.core.messages.messages import Response
-from mcp_tool_filter.core.messages.sizes import MANY, NAME
+from mcp_tool_filter.core.messages.sizes import MANY
 from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, Cause, Hider, describe_hider, is_locked
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.patterns import EXCEPT, Pattern
@@ -58,12 +55,8 @@ from mcp_tool_filter.core.policy.verdict import (
     Verdict,
     Why,
 )
-from mcp_tool_filter.core.process.statistics import is_tool_error
 
 _LONGEST_NAME = 64  # characters of a client's name
-_LONGEST_READ = 256 * 1024  # characters of what is only read for people
-# orjson refuses honest messages: half a surrogate pair, and ids such as 1e400.
-_UNREADABLE = (ValueError, AttributeError, TypeError, KeyError, RecursionError)
 CLIENT_NAME = "client name"
 """Where observers keep it in the notes of a session."""
 
@@ -169,43 +162,6 @@ def _grouped(named: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]
 def _listed(names: Sequence[str], most: int = 20) -> str:
     more = len(names) - most
     return ", ".join(map(shown, names[:most])) + (f" and {more} more" if more > 0 else "")
-
-
-def error_in(answer: bytes) -> tuple[object, str]:
-    """Return the code and the text of an error answer; None if it has none.
-
-    >>> error_in(b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}')
-    (-32601, 'no')
-    """
-    code, said = _error_in(answer)
-    return code, shown(said)
-
-
-def _error_in(answer: bytes) -> tuple[object, str]:
-    try:
-        error = json.loads(answer)["error"]
-        return error["code"], str(error.get("message", ""))
-    except _UNREADABLE:
-        return None, ""
-
-
-def problem_in(response: Response) -> str:
-    """Return the first line of the text of an error: the upstream's, or a tool's.
-
-    >>> from mcp_tool_filter.core.messages.messages import parse_message
-    >>> problem_in(parse_message(b'{"jsonrpc":"2.0","id":1,"result":{"isError":true,"content":['
-    ...                          b'{"type":"text","text":"No such file"}]}}'))
-    'No such file'
-    """
-    said = ""
-    if response.result is None:
-        said = _error_in(response.place.raw)[1]
-    elif is_tool_error(response) and response.place.end <= _LONGEST_READ:
-        with suppress(*_UNREADABLE):
-            parts = json.loads(response.place.cut(response.result))["content"]
-            texts = (str(part["text"]) for part in parts if part.get("type") == "text")
-            said = next(texts, "")
-    return printable(said.strip().partition("\n")[0][:NAME])
 
 
 def is_refusal(verdict: Verdict) -> bool:

@@ -95,11 +95,7 @@ def login_to(target: Target) -> Login | None:
 
 
 def open_client(
-    target: Target,
-    login: Login | None,
-    headers: Headers | None = None,
-    *,
-    room: Room | None = None,
+    target: Target, login: Login | None, headers: Headers | None = None, *, room: Room | None = None
 ) -> HttpClient:
     """Return a client for requests to the target; with its own headers, unless others are given."""
     if headers is None:

@@ -43,8 +43,6 @@ from mcp_tool_filter.core.policy.verdict import TOOL, Drop, Forward, Reply, Rewr
 from mcp_tool_filter.core.process.sentences import (
     CLIENT_NAME,
     Once,
-    error_in,
-    problem_in,
     verdict_word,
 )
 from mcp_tool_filter.core.process.statistics import is_tool_error
@@ -58,7 +56,13 @@ from mcp_tool_filter.rooms.audit.entry import (
     caller_of,
     milliseconds,
 )
-from mcp_tool_filter.rooms.audit.facts import client_name_in, facts_about, subject_of
+from mcp_tool_filter.rooms.audit.facts import (
+    client_name_in,
+    error_in,
+    facts_about,
+    problem_in,
+    subject_of,
+)
 from mcp_tool_filter.rooms.audit.open_requests import OpenRequests, RequestKey, key_of
 from mcp_tool_filter.rooms.secrets.finder import LOOK_AHEAD
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
-from mcp_tool_filter.core.messages.messages import Notification, Request
+from mcp_tool_filter.core.errors import printable
+from mcp_tool_filter.core.messages.messages import Notification, Request, Response
 from mcp_tool_filter.core.messages.sizes import NAME
 from mcp_tool_filter.core.policy.choice import is_locked
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.core.policy.verdict import TOOL, Forward, Reason, Verdict
 from mcp_tool_filter.core.process.sentences import verdict_word
+from mcp_tool_filter.core.process.statistics import is_tool_error
 
 _LONGEST_NAME = 64  # characters of a client's name
 _LONGEST_READ = 256 * 1024  # characters of what is only read for people
+# orjson refuses honest messages: half a surrogate pair, and ids such as 1e400.
 _UNREADABLE = (ValueError, AttributeError, TypeError, KeyError, RecursionError)
 
 _SUBJECTS = {
@@ -85,3 +89,40 @@ def client_name_in(params: str) -> str:
     except _UNREADABLE:
         return ""
     return shown(name[:_LONGEST_NAME]) if isinstance(name, str) else ""
+
+
+def error_in(answer: bytes) -> tuple[object, str]:
+    """Return the code and the text of an error answer; None if it has none.
+
+    >>> error_in(b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}')
+    (-32601, 'no')
+    """
+    code, said = _error_in(answer)
+    return code, shown(said)
+
+
+def _error_in(answer: bytes) -> tuple[object, str]:
+    try:
+        error = json.loads(answer)["error"]
+        return error["code"], str(error.get("message", ""))
+    except _UNREADABLE:
+        return None, ""
+
+
+def problem_in(response: Response) -> str:
+    """Return the first line of the text of an error: the upstream's, or a tool's.
+
+    >>> from mcp_tool_filter.core.messages.messages import parse_message
+    >>> problem_in(parse_message(b'{"jsonrpc":"2.0","id":1,"result":{"isError":true,"content":['
+    ...                          b'{"type":"text","text":"No such file"}]}}'))
+    'No such file'
+    """
+    said = ""
+    if response.result is None:
+        said = _error_in(response.place.raw)[1]
+    elif is_tool_error(response) and response.place.end <= _LONGEST_READ:
+        with suppress(*_UNREADABLE):
+            parts = json.loads(response.place.cut(response.result))["content"]
+            texts = (str(part["text"]) for part in parts if part.get("type") == "text")
+            said = next(texts, "")
+    return printable(said.strip().partition("\n")[0][:NAME])

@@ -24,7 +24,7 @@ from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.rooms.clients import entries, files, moving
 from mcp_tool_filter.rooms.clients.entries import ServerEntry
 from mcp_tool_filter.rooms.clients.files import BadFile, ClientFile, EditedFile
-from mcp_tool_filter.rooms.clients.filtering import Answer, filtering_of
+from mcp_tool_filter.rooms.clients.filtering import Filtered, filtering_of
 from mcp_tool_filter.rooms.clients.listed import ListedServer, Moved, find_servers
 from mcp_tool_filter.rooms.clients.moving import ServersFile
 from mcp_tool_filter.rooms.secrets.shown import secrets_in_words
@@ -280,7 +280,7 @@ def _is_there(file: ClientFile, one: Change) -> bool:
 
 def _state_of(listed: ListedServer) -> str:
     if listed.is_undoable:
-        is_watched = filtering_of(listed.entry).answer is Answer.WATCHED
+        is_watched = filtering_of(listed.entry).answer is Filtered.WATCHED
         only = ", and only watched (--shadow)" if is_watched else ""
         return f"already wrapped like this{only}"
     return "filtered, but not by wrap" if entries.is_filtered(listed.entry) else "not wrapped"

@@ -50,7 +50,7 @@ from mcp_tool_filter.rooms.clients.changes import Change, Changes, agrees, diff_
 from mcp_tool_filter.rooms.clients.entries import ServerEntry
 from mcp_tool_filter.rooms.clients.files import BadFile
 from mcp_tool_filter.rooms.clients.filtering import (
-    Answer,
+    Filtered,
     filtering_of,
     home_variables,
     settings_of,
@@ -89,8 +89,8 @@ def _as_json(one: ListedServer) -> dict[str, object]:
         "file": str(one.place.file),
         "server": one.name,
         "target": one.target,
-        "filtered": said.answer is not Answer.NO,
-        "shadow": said.answer is Answer.WATCHED,
+        "filtered": said.answer is not Filtered.NO,
+        "shadow": said.answer is Filtered.WATCHED,
         "answer": said.answer,
         "by": said.by,
         "flags": entries.flags_of(one.entry),

@@ -26,7 +26,7 @@ from mcp_tool_filter.rooms.clients.one_entry import START, file_of
 _POLICY = (*CHOICE, "lock", "rules", "new-tools", "shadow")
 
 
-class Answer(StrEnum):
+class Filtered(StrEnum):
     NO = "no"
     YES = "yes"
     WATCHED = "only watched"
@@ -35,7 +35,7 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Filtering:
-    answer: Answer = Answer.NO
+    answer: Filtered = Filtered.NO
     by: tuple[str, ...] = ()
     """The flags that say what is hidden, wherever they stand, and where that is."""
 
@@ -61,12 +61,12 @@ def filtering_of(entry: ServerEntry) -> Filtering:
         behind = list(map(_flags_in, _settings_behind(entry)))
     except StartError:  # it would not start: nothing passes
         is_watched = "--shadow" in words
-        return Filtering(Answer.WATCHED if is_watched else Answer.YES, tuple(_where(entry)))
+        return Filtering(Filtered.WATCHED if is_watched else Filtered.YES, tuple(_where(entry)))
     is_watched = any("--shadow" in one for one in behind)
     first, *others = behind or [[]]
     shared = [one for one in first if all(one in other for other in others)]
     by = (*_where(entry), *(word for one in shared for word in one.split("\0")))
-    return Filtering(Answer.WATCHED if is_watched else Answer.YES, by)
+    return Filtering(Filtered.WATCHED if is_watched else Filtered.YES, by)
 
 
 def _flags_in(settings: Settings) -> list[str]:

@@ -51,7 +51,7 @@ from mcp_tool_filter.rooms.clients.entries import (
 from mcp_tool_filter.rooms.clients.files import BadFile, Whereabouts, places, read
 from mcp_tool_filter.rooms.clients.filtering import (
     NOT_FILTERED,
-    Answer,
+    Filtered,
     Filtering,
     filtering_of,
 )
@@ -412,8 +412,8 @@ def _servers_in(
         if entry.get("disabled") is True or entry.get("enabled") is False:
             continue
         filtering = filtering_of(entry)
-        if filtering.answer is not Answer.NO:
-            way = Way.FILTERED if filtering.answer is Answer.YES else Way.WATCHED
+        if filtering.answer is not Filtered.NO:
+            way = Way.FILTERED if filtering.answer is Filtered.YES else Way.WATCHED
             yield ServerOfClient(name, where, way, filtering=filtering)
             continue
         words, url = words_of(entry), url_of(entry)

@@ -37,9 +37,9 @@ from mcp_tool_filter.core.process.sentences import (
     describe,
     describe_reported,
     is_refusal,
-    problem_in,
 )
 from mcp_tool_filter.core.process.statistics import JsonObject
+from mcp_tool_filter.rooms.audit.facts import problem_in
 from mcp_tool_filter.rooms.mitmproxy.flows import flow_of, hidden_target
 from mcp_tool_filter.rooms.mitmproxy.options import was_set
 from mcp_tool_filter.rooms.page.dashboard import (

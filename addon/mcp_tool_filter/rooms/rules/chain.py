@@ -16,10 +16,11 @@ from typing import Any
 
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.messages.messages import (
+    CLIENT_REQUESTS,
     Batch,
     Notification,
+    Request,
     Single,
-    is_request,
     parse_message,
 )
 from mcp_tool_filter.core.policy.effects import Deciding, Delay, Effect, Together, driven
@@ -53,7 +54,7 @@ _NEVER_REFUSED = frozenset({"initialize", "ping", "server/discover"})
 
 
 @dataclass(slots=True)
-class Watch:
+class Stopwatch:
     """Measures how long we have worked on a message, without what we waited for."""
 
     clock: Callable[[], float]
@@ -91,7 +92,7 @@ def judge(
 ) -> Deciding[RulesOutcome]:
     """Decide what happens to a message; yields the effects needed for it."""
     now, most = clock(), policy.chain.timeout
-    watch = subject.watch = subject.watch or Watch(clock, most, now)
+    watch = subject.watch = subject.watch or Stopwatch(clock, most, now)
     outcome, is_shadow = RulesOutcome(subject.message), subject.about.is_shadow
     run = Run(policy, subject, watch, now + most, outcome, trace, is_pretended=is_shadow)
     steps = run.go()
@@ -126,7 +127,7 @@ def _at_once_or_waited(at_once: AtOnce, effect: Effect) -> Deciding[object]:
     return (yield effect) if came is Later.LATER else came
 
 
-def _waited(watch: Watch, effect: Effect) -> Deciding[object]:
+def _waited(watch: Stopwatch, effect: Effect) -> Deciding[object]:
     """Note how long an effect takes: what a decision waits for is not its own work."""
     before = watch.clock()
     try:
@@ -139,7 +140,7 @@ def _waited(watch: Watch, effect: Effect) -> Deciding[object]:
 class Run:
     policy: Policy
     subject: Subject
-    watch: Watch
+    watch: Stopwatch
     deadline: float
     outcome: RulesOutcome
     trace: list[Evaluated] | None = None
@@ -293,7 +294,7 @@ class Run:
     def _audit(self, candidate: Candidate) -> Deciding[None]:
         """Evaluate a rule with ``mode: audit`` apart: no other rule gets less time or patience."""
         most, began, waited = self.policy.chain.timeout, self.watch.clock(), self.watch.waited
-        watch = Watch(self.watch.clock, most, began)
+        watch = Stopwatch(self.watch.clock, most, began)
         subject = Subject(
             self.subject.message, self.subject.about, self.subject.request, None, watch
         )
@@ -519,3 +520,10 @@ def _parse(text: str, old: Subject) -> Single:
     if not isinstance(message, Notification) and message.id != old.id:
         raise ImpossibleChange("the result has another id")
     return message
+
+
+def is_request(message: Single) -> bool:
+    """Tell whether a message asks for something, also without an id: some upstreams do it."""
+    if isinstance(message, Notification):
+        return message.method in CLIENT_REQUESTS
+    return isinstance(message, Request)

@@ -45,7 +45,7 @@ from mcp_tool_filter.rooms.rules.carried import (
     shows_skill,
     with_changes,
 )
-from mcp_tool_filter.rooms.rules.chain import AtOnce, Watch, answered, judge
+from mcp_tool_filter.rooms.rules.chain import AtOnce, Stopwatch, answered, judge
 from mcp_tool_filter.rooms.rules.credentials import identify
 from mcp_tool_filter.rooms.rules.memory import AskedBefore, RuleSession, RuleSessions
 from mcp_tool_filter.rooms.rules.policy import Policy
@@ -229,7 +229,7 @@ class _Judge:
     ) -> Deciding[RulesOutcome] | None:
         """Return how the rules judge a message; None if nothing in them concerns it."""
         policy, clock = self.noted.policy, self.link.clock
-        watch = Watch(clock, policy.chain.timeout, clock())
+        watch = Stopwatch(clock, policy.chain.timeout, clock())
         subject = Subject(message, about, request, self.budget, watch)
         if not policy.concerns(subject):
             return None

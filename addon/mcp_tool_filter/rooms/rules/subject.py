@@ -27,7 +27,7 @@ from mcp_tool_filter.rooms.rules.fields import Document, Field
 from mcp_tool_filter.rooms.rules.rule_effects import WriteCache
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.rooms.rules.chain import Watch
+    from mcp_tool_filter.rooms.rules.chain import Stopwatch
     from mcp_tool_filter.rooms.rules.policy import Candidate
 
 _NOWHERE = Place()
@@ -102,7 +102,7 @@ class Subject:
         about: Circumstances | None = None,
         request: Request | Notification | None = None,
         budget: Budget | None = None,
-        watch: Watch | None = None,
+        watch: Stopwatch | None = None,
     ) -> None:
         """``request`` is the request that a response answers, as it was forwarded.
 

@@ -47,7 +47,7 @@ from mcp_tool_filter.rooms.clients.command import bare_settings_of
 from mcp_tool_filter.rooms.clients.entries import is_filtered, key_of, start_of
 from mcp_tool_filter.rooms.clients.filtering import (
     NOT_FILTERED,
-    Answer,
+    Filtered,
     Filtering,
     filtering_of,
     settings_of,
@@ -328,7 +328,7 @@ def as_json(row: StatusRow, dead: list[str], clients: Sequence[str] = ()) -> Jso
     if row.settings:
         with suppress(LockError):
             is_shadow = row.settings.config().shadow
-    is_shadow = is_shadow or row.filtering.answer is Answer.WATCHED
+    is_shadow = is_shadow or row.filtering.answer is Filtered.WATCHED
     lock = row.settings.texts.get("lock") if row.settings else None
     return {
         "name": row.name,

@@ -50,10 +50,9 @@ from mcp_tool_filter.core.messages.sizes import NAME
 from mcp_tool_filter.core.policy.situation import Client, Direction, RpcExchange, Via
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why
-from mcp_tool_filter.core.process.sentences import error_in
 from mcp_tool_filter.core.process.statistics import is_tool_error
 from mcp_tool_filter.rooms.audit.entry import Entry
-from mcp_tool_filter.rooms.audit.facts import facts_about, subject_of
+from mcp_tool_filter.rooms.audit.facts import error_in, facts_about, subject_of
 from mcp_tool_filter.rooms.audit.open_requests import OpenRequests, RequestKey, key_of
 from mcp_tool_filter.rooms.secrets.finder import redacted_beginning
 from mcp_tool_filter.rooms.telemetry.otlp import Attributes, Otlp, ServerAt, Timed
