@@ -12,6 +12,7 @@ import tarfile
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from configparser import ConfigParser
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from mcp_tool_filter import __version__
+from mcp_tool_filter.cli.flags import UsageError
+from mcp_tool_filter.cli.table import COMMANDS
 from tests.cli.launched import surroundings
 from tests.programs import skip_or_fail
 from tests.proxy import REPOSITORY
@@ -28,6 +31,8 @@ from tests.stdio_client import upstream
 from tests.test_docs import tracked
 
 GITHUB = REPOSITORY / ".github"
+DOCS = REPOSITORY / "addon" / "mcp_tool_filter" / "docs"
+UNIT = DOCS / "systemd" / "mcp-tool-filter.service"
 ACTION = ".github/actions/lock-check/action.yml"
 _KINDS = {
     ".github/workflows/ci.yml": "github-workflows",
@@ -143,6 +148,17 @@ def test_the_hook_for_other_repositories_takes_a_lock_and_a_server(tmp_path: Pat
     assert subprocess.run(words, env=env, cwd=tmp_path, check=False).returncode == 0
 
 
+def test_the_unit_of_systemd_starts_what_there_is() -> None:
+    unit = ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]  # keys keep their case
+    unit.read_string(UNIT.read_text("utf-8"))
+    program, name, *flags = unit["Service"]["ExecStart"].split()
+    assert Path(program).name == "mcp-tool-filter"
+    COMMANDS[name].check(COMMANDS[name].parse(flags))
+    assert unit["Service"]["RestartPreventExitStatus"] == str(UsageError.exit_status)
+    assert unit["Install"]["WantedBy"] == "default.target"
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel and the source archive."""
@@ -165,8 +181,10 @@ def test_the_wheel_has_what_a_user_needs_and_nothing_else(built: Path) -> None:
     assert parts == {"mcp_tool_filter", "jsregex", f"{info}.dist-info", f"{info}.data"}
     assert {
         "mcp_tool_filter/tool_filter.py", "mcp_tool_filter/py.typed",
-        "mcp_tool_filter/docs/audit-line.schema.json", f"{info}.dist-info/licenses/LICENSE",
-        f"{info}.data/data/share/man/man1/mcp-tool-filter.1",
+        "mcp_tool_filter/docs/config.schema.json", "mcp_tool_filter/docs/rules.schema.json",
+        "mcp_tool_filter/docs/audit-line.schema.json",
+        "mcp_tool_filter/docs/systemd/mcp-tool-filter.service",
+        f"{info}.dist-info/licenses/LICENSE", f"{info}.data/data/share/man/man1/mcp-tool-filter.1",
     } <= names  # fmt: skip
 
 

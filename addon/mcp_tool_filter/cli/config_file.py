@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SERVERS = "servers"
 _PROFILES = "profiles"
-_OF_MERGING = ("prefix", "merge")
+OF_MERGING: Final = ("prefix", "merge")
 """What a server's table says about the server that all of them are together."""
 _FOR_ALL = frozenset(
     {one.name for group in ("Where to listen", "Watch", "More") for one in GROUPS[group]}
     - {"paths"} | {"cert", "drain", "max-clients"}
 )  # fmt: skip
 """Options of the whole process."""
-_OTHERWISE: Final = {"upstream": "url", "upstream-cmd": "command"}
+OTHERWISE: Final = {"upstream": "url", "upstream-cmd": "command"}
 """Options that have another name in a server's table."""
-NOT_OF_A_SERVER: Final = frozenset({*_FOR_ALL, *_OTHERWISE, "stdio"})
+NOT_OF_A_SERVER: Final = frozenset({*_FOR_ALL, *OTHERWISE, "stdio"})
 """Options that cannot be in a server's table under their names."""
 
 
@@ -147,7 +147,7 @@ def _read_merging(path: str, tables: dict[str, object], profiles: object) -> Mer
     """Take what is about merging out of the tables, and check it. Raises UsageError."""
     own: dict[str, dict[str, object]] = {}
     for name, table in tables.items():
-        known = [key for key in table if key in _OF_MERGING] if isinstance(table, dict) else []
+        known = [key for key in table if key in OF_MERGING] if isinstance(table, dict) else []
         own[name] = {key: table.pop(key) for key in known} if isinstance(table, dict) else {}
     if not profiles and not any(own.values()):
         return None
@@ -172,7 +172,7 @@ def _read_server(path: str, name: str, table: object) -> Given:
     known = [one.name for one in OPTIONS.values() if not one.only_typed]
     own = [name for name in known if name not in NOT_OF_A_SERVER]
     edits = _edits_in(path, f"{section}.{EDITS}", table)
-    known = [*own, *_OTHERWISE.values(), *_OF_MERGING]
+    known = [*own, *OTHERWISE.values(), *OF_MERGING]
     given = edits | Table(path, where, known).read(table)
     url, words = given.pop("url", None), given.get(COMMAND)
     if url is not None and words is not None:
@@ -228,11 +228,11 @@ class Table:
         if is_server and name in _FOR_ALL:
             what = f"{name} in {self._where} is for the whole process"
             return UsageError(what, why=f"Write it at the top of {self._path}")
-        if not is_server and name in _OTHERWISE.values():
+        if not is_server and name in OTHERWISE.values():
             return _belongs_to_one(name, self._path, "it is for one server")
-        if is_server and name in _OTHERWISE:
+        if is_server and name in OTHERWISE:
             what = f"There is no setting in {self._where} called {name}"
-            return UsageError(f"{what}: did you mean {_OTHERWISE[name]}?")
+            return UsageError(f"{what}: did you mean {OTHERWISE[name]}?")
         return no_such(f"setting in {self._where} called", name, self._known)
 
     def _texts(self, name: str, value: object) -> list[str]:

@@ -541,6 +541,16 @@ _ALL: Final = (
         more="rooms.rules.reference.render_help",
     ),
     Command(
+        "schema",
+        "print the JSON schema of the config file, or of rules files",
+        usage=("schema config|rules",),
+        about="Prints a JSON schema, with which editors complete and check the file. Files that the"
+        " filter writes name the schema in their first line.",
+        most_words=1, least_words=1, choices=("config", "rules"), word="schema",
+        asks="Which schema? It comes after schema",
+        runs="cli.commands.schema.run",
+    ),
+    Command(
         "help",
         "print a longer page about a topic",
         usage=("help [TOPIC]",),

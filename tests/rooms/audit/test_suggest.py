@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mcp_tool_filter.cli.commands.schema import first_line
 from mcp_tool_filter.cli.launcher import main
 from mcp_tool_filter.rooms.audit.summary import look_through, policy_lines, unusual_calls
 
@@ -49,6 +50,7 @@ def test_the_suggested_policy_can_be_loaded(
     assert main(["audit", "suggest", str(log), "--policy"]) == 0
     policy.write_text(capsys.readouterr().out)
     assert policy.read_text() == "\n".join(policy_lines(look_through(entries))) + "\n"
+    assert policy.read_text().startswith(first_line("rules"))
     assert main(["rules", "check", str(policy)]) == 0
     assert main(["audit", "suggest", str(log)]) == 0
     assert "Fewer than 20 calls" in capsys.readouterr().out

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from mcp_tool_filter.cli.commands.schema import first_line
 from mcp_tool_filter.cli.options import ENTRY
 from tests.cli.launched import Said, Typed
 from tests.rooms.stdio.relaying import names_in
@@ -100,6 +101,24 @@ def test_a_command_moves_into_the_default_file_and_back(it: Cursor) -> None:
     assert f"cursor\tuser\tfiles\tyes\t{sys.executable}" in it.typed("clients").out
     it.unwrap()
     assert (it.text, it.servers) == (CURSOR, "")
+
+
+def test_a_new_file_names_its_schema_first_and_undo_leaves_nothing(it: Cursor) -> None:
+    """Editors look for the schema in the first line, also if the policy moves to the top."""
+    said = it.typed("wrap", "cursor", "--all", "--into", it.default, "--yes", "--deny", "^delete_")
+    assert f"+{first_line('config')}" in said.out
+    assert it.servers.startswith(first_line("config") + 'deny = ["^delete_"]')
+    it.typed("unwrap", "--all", "--yes")
+    assert it.servers == ""
+
+
+def test_a_file_that_was_there_before_gets_no_line_of_ours(it: Cursor) -> None:
+    mine = "\ufeff#:schema ./mine.json\n# ours\n"
+    it.default.write_text(mine)
+    it.typed("wrap", "cursor", "--all", "--into", it.default, "--yes", "--deny", "^delete_")
+    assert it.servers.startswith('\ufeff#:schema ./mine.json\ndeny = ["^delete_"]')
+    it.typed("unwrap", "--all", "--yes")
+    assert it.servers == mine
 
 
 def test_a_url_moves_into_another_file_with_its_headers(it: Cursor) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import inf, log, sqrt
 from operator import itemgetter
 
+from mcp_tool_filter.cli.commands.schema import first_line
 from mcp_tool_filter.core.process.statistics import count_bounded
 from mcp_tool_filter.rooms.audit.entry import (
     Entry,
@@ -158,6 +159,7 @@ def policy_lines(seen: LoggedCalls) -> Iterator[str]:
     unusual: dict[str, str] = {}
     for call in unusual_calls(seen):
         unusual.setdefault(call.tool, call.why)
+    yield first_line("rules").rstrip()
     yield "# Made from an audit log: review it before you use it."
     yield f"# {seen.total} calls of {len(seen.calls)} tools are in the log; all others are refused."
     yield "# Sure: each tool below was called. Not sure: whether it should be called, whether other"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import sleep
 
+from mcp_tool_filter.cli.commands.schema import first_line
 from mcp_tool_filter.cli.flags import Given, UsageError
 from mcp_tool_filter.cli.options import ENTRY
 from mcp_tool_filter.cli.terminal import Colour, is_terminal, paint, say
@@ -68,7 +69,8 @@ class Changes:
 
     def text_of(self, file: ServersFile) -> str:
         self._read.setdefault(file.path, file)
-        return self._texts.setdefault(file.path, file.text)
+        text = self._texts.setdefault(file.path, file.text)
+        return first_line("config") if file.raw is None and not text else text
 
     def rewrite(self, file: ServersFile, text: str) -> None:
         self.text_of(file)

@@ -33,6 +33,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from mcp_tool_filter.cli.commands.schema import first_line
 from mcp_tool_filter.cli.whole_file import replace_if_unchanged, whole_file
 from mcp_tool_filter.rooms.clients.entries import (
     HEADER_MAPS,
@@ -53,6 +54,8 @@ from mcp_tool_filter.rooms.clients.entries import (
 from mcp_tool_filter.rooms.clients.files import ConfigPlace, read
 from mcp_tool_filter.rooms.clients.toml_text import lines_of
 
+_HEAD = re.compile("\ufeff?(?:#:schema [^\n]*\n)?")
+"""What stays at the beginning of a file."""
 _MARK = "# moved by mcp-tool-filter wrap: "
 _SERVERS = "servers"
 _ENVIRONMENTS = ("env", "environment")
@@ -354,7 +357,8 @@ def is_ours_at_top(text: str, key: str) -> bool:
 def with_top(text: str, policy: Mapping[str, object]) -> str:
     """Return the text with a policy for all servers, in lines that undo can find."""
     end = "\r\n" if "\r\n" in text else "\n"
-    mark = text[: text.startswith("\ufeff")]
+    found = _HEAD.match(text)
+    mark = found[0] if found else ""
     lines = [f"{_key(key)} = {_value(value)}{_AT_TOP}{end}" for key, value in policy.items()]
     new = mark + "".join(lines) + _without_top(text, policy).removeprefix(mark)
     if _parsed(new, or_else={}) != _parsed(text) | dict(policy):
@@ -420,7 +424,8 @@ def without_user(text: str, name: str, origin: str) -> str:
     new = without_section(text, name)
     if any(line.startswith(_MARK) for line in lines_of(new)):
         return new
-    return _without_top(new, top_of(new))
+    rest = _without_top(new, top_of(new))
+    return "" if rest.strip() == first_line("config").strip() else rest
 
 
 def without_section(text: str, name: str) -> str:

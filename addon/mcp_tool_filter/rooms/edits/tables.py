@@ -29,8 +29,29 @@ HINTS: Final = {
     "open-world": "openWorldHint",
 }
 """The hints as users call them, and as definitions do."""
-_KEYS = ("name", "title", "description", "hints", "meta", "fix", "drop", "schema")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_KEYS: Final[dict[str, dict[str, object]]] = {
+    "name": {"type": "string", "pattern": f"^{_NAME.pattern}$"},
+    "title": {"type": "string"},
+    "description": {"type": "string"},
+    "hints": {
+        "type": "object",
+        "properties": {hint: {"type": "boolean"} for hint in HINTS},
+        "patternProperties": {f"^{hint.replace('-', '[-_]')}$": {} for hint in HINTS},
+        "additionalProperties": False,
+    },
+    "meta": {"type": "object"},
+    "fix": {"type": "object"},
+    "drop": {"type": "array", "items": {"type": "string", "minLength": 1}},
+    "schema": {"const": "flat"},
+}
+TABLE: Final = {
+    "type": "object",
+    "properties": _KEYS,
+    "additionalProperties": False,
+    "minProperties": 1,
+}
+"""The schema of ``[tools.NAME]``, for editors."""
 _GLOB = re.compile(r"[*?\[{]")
 _VARIABLE = re.compile(r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 _MOST_LEVELS = 64

@@ -28,7 +28,7 @@ from mcp_tool_filter.core.policy.choice import Choice, Hider
 from mcp_tool_filter.core.policy.patterns import parse_glob
 from mcp_tool_filter.rooms.merged.lists import Hiding, default_prefix
 
-_NARROWS: Final = ("deny", "deny-glob", "deny-hint", "allow", "read-only", "ignore-case")
+NARROWS: Final = ("deny", "deny-glob", "deny-hint", "allow", "read-only", "ignore-case")
 """What a profile may set as a server may."""
 _OWN: Final = ("servers", "allow-glob", "allow_glob")
 _NOT_HERE: Final = ("except", "url", "upstream", "command", "header")
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.rooms.merged.visits import Connect
     from mcp_tool_filter.rooms.serve.servers import Servers
 
-_PREFIX = re.compile(r"[A-Za-z0-9_./-]{0,64}")
+PREFIX: Final = r"[A-Za-z0-9_./-]{0,64}"
 
 
 @dataclass(frozen=True)
@@ -139,10 +139,10 @@ def _profile(
     chosen, globs = (_texts(where, table, key) for key in ("servers", "allow-glob"))
     for key in table:
         if key.replace("_", "-") in _NOT_HERE:
-            why = f"A profile only narrows: {', '.join(_NARROWS)}"
+            why = f"A profile only narrows: {', '.join(NARROWS)}"
             raise UsageError(f"{key} cannot be in {where}", why=why)
     rest = {key: one for key, one in table.items() if key not in _OWN}
-    given = Table(path, where, [*_NARROWS, *_OWN]).read(rest)
+    given = Table(path, where, [*NARROWS, *_OWN]).read(rest)
     for one in chosen or ():
         if one not in servers:
             why = f"Its servers: {', '.join(servers) or 'none'}"
@@ -170,7 +170,7 @@ def _checked(where: str, said: Mapping[str, object]) -> str | None:
         raise UsageError(f"merge in {where} must be true or false", why="Write it as merge = false")
     if prefix is None:
         return None
-    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
+    if not isinstance(prefix, str) or not re.fullmatch(PREFIX, prefix):
         why = "It has letters, digits, _ - . and / only, and at most 64; it may be empty"
         raise UsageError(f"prefix in {where} cannot be used in names", why=why)
     return prefix
