@@ -75,12 +75,20 @@ def test_an_installed_package_looks_for_no_commit(tmp_path: Path) -> None:
     assert said == f"mcp-tool-filter {__version__}\n"
 
 
-@pytest.mark.parametrize("words", [["--help"], ["-h"], ["--help", "--port", "no"]])
+@pytest.mark.parametrize("words", [["--help"], ["-h", "--help"], ["--help", "--port", "no"]])
 def test_help_has_examples_every_flag_and_the_exit_statuses(words: list[str], ran: Typed) -> None:
     out, err = ran(*words)
     for part in ("Examples:", "--deny PATTERN", "doctor", "Exit status:", "6273"):
         assert part in out
     assert (max(map(len, out.splitlines())) <= 100, err) == (True, "")
+
+
+def test_a_short_help_fits_one_screen_and_names_the_whole(ran: Typed) -> None:
+    for words in ([], ["wrap"], ["serve"], ["audit"], ["demo"]):
+        out, err = ran(*words, "-h")
+        lines = out.splitlines()
+        assert (len(lines) < 24, max(map(len, lines)) <= 80, err) == (True, True, "")
+        assert f"{' '.join(['mcp-tool-filter', *words])} --help" in out
 
 
 def test_our_name_alone_shows_the_first_steps_on_a_few_lines(ran: Typed) -> None:

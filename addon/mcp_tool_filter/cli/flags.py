@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final, NoReturn
 
 from mcp_tool_filter.cli.options import KEYS, OPTIONS, Option, instead_of
-from mcp_tool_filter.core.errors import EmptyList, StartError
+from mcp_tool_filter.core.errors import EmptyList, Mistake
 
 # What people who know another tool may type.
 _OTHER_NAMES = {
@@ -171,16 +171,21 @@ def _unknown_flag(word: str, flags: Sequence[Option], help: str) -> UsageError:
     return no_such("flag", name, known, help=help)
 
 
-EXIT_STATUS = 2
-
-
-class UsageError(StartError):
-    """The command line, the environment or the config file has a mistake."""
-
-    exit_status = EXIT_STATUS
-
+class UsageError(Mistake):
     def __init__(self, what: str, *, why: str = "See mcp-tool-filter --help") -> None:
         super().__init__(what, why=why)
+
+
+class MissingUpstream(UsageError):
+    """Nothing says what to filter; ``command`` is the one that wants to know it."""
+
+    def __init__(self, command: str = "") -> None:
+        ours = f"mcp-tool-filter {command}".rstrip()
+        why = (
+            f"Give its URL: {ours} --upstream http://localhost:3000/mcp\n"
+            f"Or its command: {ours} [FLAGS] -- COMMAND ARGS"
+        )
+        super().__init__("Missing --upstream URL", why=why)
 
 
 def refuse_empty(name: str, texts: Sequence[str], *, source: str) -> None:

@@ -68,6 +68,41 @@ def render_first_steps() -> str:
     return TOP + _FIRST_STEPS
 
 
+_OFTEN = ("deny", "allow", "read-only", "shadow", "port", "list-tools", "inspect")
+_GLANCE = f"\n  {'mcp-tool-filter':<51}your servers at a glance"
+_SCREEN = 23  # lines; the shell writes one more
+
+
+def render_short_help() -> str:
+    """Render what fits one screen."""
+    flags = [flag for group in GROUPS.values() for flag in group if flag.name in _OFTEN]
+    often = "\n".join(["Flags that are used most:", *map(_short, flags)])
+    steps, more = _FIRST_STEPS.split("\n\n")
+    return f"{TOP}{_GLANCE}{steps}\n\n{often}\n\n{more}"
+
+
+def render_short_command_help(command: Command) -> str:
+    """Render what fits one screen."""
+    whole = render_command_help(command)
+    if whole.count("\n") <= _SCREEN:
+        return whole
+    lines = [*_usage(command), *_wrapped(command.about)][: _SCREEN - 8]
+    flags = list(map(_short, command.flags))
+    room = _SCREEN - len(lines) - 4
+    if len(flags) > room:
+        names = ", ".join(f"--{flag.name}" for flag in command.flags)
+        flags = textwrap.wrap(names, _WIDTH - 2, break_on_hyphens=False)
+        flags = [f"  {line}" for line in flags[:room]]
+    more = f"mcp-tool-filter {command.name} --help says more."
+    return "\n".join([*lines, "", "Flags:", *flags, "", more, ""])
+
+
+def _short(flag: Option) -> str:
+    return f"{_left_of(flag):<{_COLUMN}}" + textwrap.shorten(
+        flag.help, _WIDTH - _COLUMN, placeholder=" …"
+    )
+
+
 def render_help() -> str:
     """Render the help of the filter itself."""
     flags = (line for title, group in GROUPS.items() for line in _flag_lines(title, group))
@@ -98,9 +133,9 @@ def _wrapped(text: str) -> Iterator[str]:
         yield from textwrap.wrap(part, _WIDTH, break_on_hyphens=False) or [""]
 
 
-def show_help(command: Command) -> int:
+def show_help(command: Command, *, is_short: bool = False) -> int:
     """Print the help of one command; return the exit status."""
-    print(render_command_help(command), end="")
+    print((render_short_command_help if is_short else render_command_help)(command), end="")
     return 0
 
 
@@ -113,8 +148,7 @@ def _usage(command: Command) -> Iterator[str]:
 def _flag_lines(title: str, flags: Iterable[Option]) -> Iterator[str]:
     yield f"{title}:"
     for flag in flags:
-        short = f"-{flag.short}, " if flag.short else "    "
-        left = f"  {short}--{flag.name} {flag.value}".rstrip()
+        left = _left_of(flag)
         if len(left) + 2 > _COLUMN:
             yield left
             left = ""
@@ -122,6 +156,11 @@ def _flag_lines(title: str, flags: Iterable[Option]) -> Iterator[str]:
             yield left.ljust(_COLUMN) + line
             left = ""
     yield ""
+
+
+def _left_of(flag: Option) -> str:
+    short = f"-{flag.short}, " if flag.short else "    "
+    return f"  {short}--{flag.name} {flag.value}".rstrip()
 
 
 _NAME = "mcp-tool-filter"

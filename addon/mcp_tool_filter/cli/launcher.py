@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except StartError as error:
         print(import_module("mcp_tool_filter.cli.flags").with_flags(str(error)), file=sys.stderr)
-        return int(getattr(error, "exit_status", 1))
+        return error.exit_status
     except KeyboardInterrupt:  # a proxy exits with 0 itself
         return 128 + signal.SIGINT
 
@@ -86,16 +86,23 @@ _LOOKS = frozenset({"--list-tools", "--dry-run", "--json", "--help", "-h", "--ve
 
 def _run(args: list[str]) -> int:
     if args and not args[0].startswith("-"):
+        from mcp_tool_filter.cli.flags import WORDS, MissingUpstream
         from mcp_tool_filter.cli.table import COMMANDS
 
         if args[0] in COMMANDS:
             command = COMMANDS[args[0]]
             typed = command.parse(args[1:])
             if "help" in typed:
-                return int(import_module("mcp_tool_filter.cli.help").show_help(command))
+                show = import_module("mcp_tool_filter.cli.help").show_help
+                return int(show(command, is_short=_is_short(args)))
             command.check(typed)
             module, _, function = command.function.rpartition(".")
-            return int(getattr(import_module(f"mcp_tool_filter.{module}"), function)(typed))
+            run = getattr(import_module(f"mcp_tool_filter.{module}"), function)
+            words = " ".join([args[0], *typed.get(WORDS, [])])
+            try:
+                return int(run(typed))
+            except MissingUpstream:
+                raise MissingUpstream(words) from None
     return _run_filter(args)
 
 
@@ -110,7 +117,7 @@ def _run_filter(argv: Sequence[str]) -> int:
     if "version" in typed:
         return _show_version()
     if "help" in typed:
-        return _show_help()
+        return _show_help("render_short_help" if _is_short(argv) else "render_help")
     from mcp_tool_filter.cli.settings import chosen, read_sources
 
     if "server" in typed:
@@ -219,7 +226,12 @@ def _read_line(path: str) -> str:
         return file.readline().strip()
 
 
-def _show_help(what: str = "render_help") -> int:
+def _is_short(args: Sequence[str]) -> bool:
+    """Tell whether one screen of help is enough: ``-h``."""
+    return "--help" not in args[: args.index("--") if "--" in args else None]
+
+
+def _show_help(what: str) -> int:
     print(getattr(import_module("mcp_tool_filter.cli.help"), what)(), end="")
     return 0
 

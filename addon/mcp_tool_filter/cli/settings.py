@@ -30,6 +30,7 @@ from mcp_tool_filter.cli.flags import (
     COMMAND,
     EDITS,
     Given,
+    MissingUpstream,
     UsageError,
     closest,
     parse_flags,
@@ -548,11 +549,7 @@ def _refuse_bad_url(url: str, written: str) -> None:
 def split_upstream(url: str) -> tuple[str, str]:
     """Split a URL into its origin, and its path and query."""
     if not url:
-        why = (
-            "Give its URL: mcp-tool-filter --upstream http://localhost:3000/mcp\n"
-            "Or its command: mcp-tool-filter [FLAGS] -- COMMAND ARGS"
-        )
-        raise UsageError("Missing --upstream URL", why=why)
+        raise MissingUpstream
     if re.search(r"\s", url.strip()):
         command = f"A server's command comes after --: mcp-tool-filter -- {url.strip()}"
         why = _LIKE_THIS if "://" in url else command  # the URL may contain a password

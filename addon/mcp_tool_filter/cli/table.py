@@ -70,6 +70,7 @@ _NOT_FOR_ALL: Final = frozenset({
     "no-browser", "record", "set", "show-secrets",
 })  # fmt: skip
 """Settings that are for one server, or need mitmproxy."""
+_NEEDS_MITMPROXY: Final = ("inspect", "no-browser", "record", "set", "show-secrets")
 
 CLIENTS: Final = (
     "claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini", "windsurf", "zed",
@@ -87,6 +88,8 @@ class Command(NamedTuple):
     """Its own flags; all commands also have --help."""
     has_settings: bool = False
     """True if it also accepts the filter's own flags."""
+    is_for_all: bool = False
+    """True if it serves several servers."""
     takes_command: bool = False
     """True if it takes a command after --."""
     most_words: int = 0
@@ -115,6 +118,7 @@ class Command(NamedTuple):
 
     def parse(self, argv: Sequence[str]) -> Given:
         """Parse a command line. Raises UsageError for the first mistake in it."""
+        self._refuse_flags_of_one_server(argv)
         return parse_flags(
             argv,
             self.all_flags,
@@ -122,6 +126,18 @@ class Command(NamedTuple):
             takes_command=self.has_settings or self.takes_command,
             help=self._help,
         )
+
+    def _refuse_flags_of_one_server(self, argv: Sequence[str]) -> None:
+        """Say what takes a flag that this command, which is for all servers, does not."""
+        names = _NOT_FOR_ALL if self.is_for_all else frozenset()
+        for word in argv[: argv.index("--") if "--" in argv else None]:
+            flag = word.partition("=")[0].removeprefix("--")
+            if not word.startswith("--") or flag not in names - {one.name for one in self.flags}:
+                continue
+            why = f"Write {flag} in the table [servers.NAME] of the config file"
+            if flag in _NEEDS_MITMPROXY:
+                why = f"What can: mcp-tool-filter --server NAME --{flag}"
+            raise UsageError(f"{self.name} cannot take --{flag}: it is for one server", why=why)
 
     @property
     def _help(self) -> str:
@@ -228,6 +244,7 @@ _ALL: Final = (
             Option("profile", "with --stdio: what this [profiles.NAME] of the file shows", "NAME",
                    only_typed=True),
         ),
+        is_for_all=True,
         notes="Without --config: ~/.config/mcp-tool-filter/config.toml\n"
         "More: mcp-tool-filter help servers",
     ),

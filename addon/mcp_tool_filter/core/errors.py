@@ -13,6 +13,8 @@ import os
 class StartError(Exception):
     """We cannot start. ``str()`` is the text for stderr."""
 
+    exit_status = 1
+
     def __init__(self, what: str, *, why: str, hint: str | None = None) -> None:
         super().__init__(what, why)
         self.what = what
@@ -29,6 +31,15 @@ class StartError(Exception):
         return safe_lines(f"{text}\nHint: {self.hint}" if self.hint else text)
 
 
+class Mistake(StartError):
+    """The command line, the environment or the config file is wrong.
+
+    (A regex that is invalid or unsafe is none: the contract ends these with 1.)
+    """
+
+    exit_status = 2
+
+
 _IN_UTF_8 = "Type it in UTF-8, or write its characters as \\uXXXX"
 
 
@@ -38,7 +49,7 @@ class InvalidPattern(StartError):
         super().__init__(what, why="Pattern must be valid JavaScript regex", hint=hint)
 
 
-class NotUtf8(StartError):
+class NotUtf8(Mistake):
     """A text from the command line or the environment, where Python keeps bytes as surrogates."""
 
     def __init__(self, text: str, *, option: str) -> None:
@@ -46,13 +57,15 @@ class NotUtf8(StartError):
         super().__init__(f'The pattern "{typed}" in {option} list is not UTF-8', why=_IN_UTF_8)
 
 
-class InvalidGlob(StartError):
+class InvalidGlob(Mistake):
     def __init__(self, glob: str, *, why: str) -> None:
         super().__init__(f'Invalid glob in deny_glob list: "{glob}"', why=why)
 
 
 class BlankPattern(InvalidPattern):
     """An empty pattern, or one of only white space: valid JavaScript, but never intended."""
+
+    exit_status = Mistake.exit_status
 
     def __init__(self, pattern: str, *, option: str = "deny") -> None:
         if pattern:
@@ -67,12 +80,14 @@ class BlankPattern(InvalidPattern):
 class SpaceAfterComma(InvalidPattern):
     """A list of patterns as people write lists, but the white space is part of a pattern."""
 
+    exit_status = Mistake.exit_status
+
     def __init__(self, value: str, meant: str, option: str) -> None:
         what = f'A pattern in {option} list begins with a space: "{value}"'
         StartError.__init__(self, what, why=f'No tool name has one. Write "{meant}"')
 
 
-class EmptyList(StartError):
+class EmptyList(Mistake):
     """Deny or allow was set to nothing: probably a slip that would disable the filter."""
 
     def __init__(self, option: str, *, source: str = "") -> None:
@@ -91,7 +106,7 @@ class UnsafePattern(StartError):
         super().__init__(what, why="Pattern could cause catastrophic backtracking", hint=hint)
 
 
-class NothingDenied(StartError):
+class NothingDenied(Mistake):
     """No filter is set, and the user wants an error then."""
 
     def __init__(self) -> None:
@@ -110,7 +125,7 @@ class LockError(StartError):
     """A lock cannot be used."""
 
 
-class InvalidOption(StartError):
+class InvalidOption(Mistake):
     """An option has an invalid value; ``why`` says what would be right."""
 
     def __init__(self, option: str, given: object, *, why: str) -> None:
@@ -123,7 +138,7 @@ class UnsetVariable(InvalidOption):
     """A value needs an environment variable that is not set."""
 
 
-class UnknownOption(StartError):
+class UnknownOption(Mistake):
     def __init__(self, option: str, *, why: str) -> None:
         super().__init__(f"Unknown option: {option}", why=why)
 

@@ -45,7 +45,7 @@ def test_a_pattern_that_is_not_utf8_is_refused(
     words: list[str], more: list[str], ran: Typed
 ) -> None:
     more = [] if words == ["check-pattern"] else more
-    what, _ = ran(*words, "a\udcff", *more, status=1).err.splitlines()
+    what, _ = ran(*words, "a\udcff", *more, status=2).err.splitlines()
     assert what.startswith('Error: The pattern "a\\udcff" in ')
 
 

@@ -68,11 +68,11 @@ def test_a_client_ended_by_a_signal_has_a_shells_status(ran: Typed) -> None:
 
 
 def test_a_file_of_certificates_that_cannot_be_read_is_an_error(ran: Typed) -> None:
-    assert "Cannot read --ca /no/such" in ran("run", "--ca", "/no/such", "--", "sh", status=1).err
+    assert "Cannot read --ca /no/such" in ran("run", "--ca", "/no/such", "--", "sh", status=2).err
 
 
 def test_a_host_that_is_none_is_an_error(ran: Typed) -> None:
-    err = ran("run", "--host", "a b", "--", "sh", status=1).err
+    err = ran("run", "--host", "a b", "--", "sh", status=2).err
     assert "Invalid value for --host: 'a b'" in err
 
 

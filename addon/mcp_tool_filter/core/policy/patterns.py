@@ -84,6 +84,10 @@ class Pattern:
         return None if self.option == DENY_GLOB else hint(self.text)
 
 
+_AS_IN_CONTRACT = "a class is not closed"
+"""The contract has the error for its example ``^[a-z`` to the letter, with no third line."""
+
+
 # (Whoever reads the settings again, for one more server or at SIGHUP, has most of them already.)
 @lru_cache(maxsize=4096)
 def parse_pattern(text: str, *, option: str = "deny", ignore_case: bool = False) -> Pattern:
@@ -91,7 +95,8 @@ def parse_pattern(text: str, *, option: str = "deny", ignore_case: bool = False)
     try:
         regex = parse_regex(text, ignore_case=ignore_case)
     except NotJavaScript as error:
-        raise InvalidPattern(text, option=option, hint=hint(text)) from error
+        why = str(error) if str(error) != _AS_IN_CONTRACT else None
+        raise InvalidPattern(text, option=option, hint=hint(text) or why) from error
     if (matcher := _usable(regex)) is None:
         raise UnsafePattern(text, hint=hint(text))
     return Pattern(text, option, ignore_case, matcher)

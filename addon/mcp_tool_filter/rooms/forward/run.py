@@ -39,7 +39,7 @@ from urllib.parse import unquote, urlsplit
 import certifi
 
 from mcp_tool_filter.cli.whole_file import whole_file
-from mcp_tool_filter.core.errors import InvalidOption, StartError
+from mcp_tool_filter.core.errors import InvalidOption, Mistake, StartError
 from mcp_tool_filter.core.http.urls import parse_origin
 from mcp_tool_filter.core.policy.config import is_loopback
 from mcp_tool_filter.rooms.clients.entries import (
@@ -190,7 +190,7 @@ def _known(own: str | None, environment: Mapping[str, str]) -> Iterator[bytes]:
             yield found
     if own is not None:
         if (found := _bytes_of(os.path.expanduser(own))) is None:
-            raise StartError(f"Cannot read --ca {own}", why="It must be a file of PEM certificates")
+            raise Mistake(f"Cannot read --ca {own}", why="It must be a file of PEM certificates")
         yield found
 
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from mcp_tool_filter import __version__
 from mcp_tool_filter.cli.commands.look import ask_now
-from mcp_tool_filter.cli.flags import EXIT_STATUS, WORDS, Given, UsageError, no_such, with_flags
+from mcp_tool_filter.cli.flags import WORDS, Given, UsageError, no_such, with_flags
 from mcp_tool_filter.cli.settings import chosen
 from mcp_tool_filter.cli.terminal import count, has_colour, say
 from mcp_tool_filter.cli.whole_file import open_at_once
@@ -167,7 +167,7 @@ def _check(typed: Given, path: str) -> int:
             _save(typed["sarif"][-1], _ascii(_sarif(changes, path, raw)))
     except StartError as error:
         print(with_flags(str(error)), file=sys.stderr)
-        return EXIT_STATUS
+        return UsageError.exit_status
     if "json" in typed:
         print(_ascii(_as_json(changes)))
         return int(changes.differs)

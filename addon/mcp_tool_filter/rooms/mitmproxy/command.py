@@ -36,7 +36,7 @@ from mcp_tool_filter.cli.flags import UsageError, no_such
 from mcp_tool_filter.cli.settings import Settings, target_of
 from mcp_tool_filter.cli.terminal import cancel_on_signals, on_signals, say
 from mcp_tool_filter.core.conversation.memory import Fetched
-from mcp_tool_filter.core.errors import StartError
+from mcp_tool_filter.core.errors import Mistake
 from mcp_tool_filter.core.process.background import in_background
 from mcp_tool_filter.core.upstream.fetch import fetch
 from mcp_tool_filter.core.upstream.target import Target
@@ -226,4 +226,4 @@ def _refuse_missing_folder(record: str | None) -> None:
         return
     folder = Path(record.removeprefix("+")).expanduser().parent  # a plus makes mitmproxy append
     if not folder.is_dir():
-        raise StartError(f"Cannot write the recording {record}", why=f"There is no folder {folder}")
+        raise Mistake(f"Cannot write the recording {record}", why=f"There is no folder {folder}")
