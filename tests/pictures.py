@@ -1,8 +1,8 @@
 """The pictures of the README and the pages: made by tests, and checked by them.
 
-A picture ``.pictures/NAME.png`` has its text beside it in ``NAME.txt``. The test that makes it
-compares this text with what is there today, without what differs from run to run. Make the
-pictures anew after a change with
+Beside a picture in ``.pictures`` is its text, in a file of the same name that ends with ``.txt``.
+The test that makes the picture compares this text with what is there today, without what differs
+from run to run. Make the pictures anew after a change with
 
     MCP_TOOL_FILTER_PICTURES=1 python -m pytest -q tests/end_to_end/test_pictures.py
 
