@@ -18,6 +18,7 @@ from tests.end_to_end.web_pages import (
     figure,
     mitmweb,
     open_flow,
+    open_tab,
     row,
     rule_table,
     running_demo,
@@ -31,16 +32,18 @@ interceptor:
       actions: [block: not there]
 """
 
-CUT_NAMES = """
-return [...document.querySelectorAll("td code")]
-  .filter((one) => one.scrollWidth > one.clientWidth + 1 && one.clientWidth > 0)
-  .map((one) => one.textContent);
+ROWS = "[...document.querySelectorAll('[role=tabpanel]:not([hidden]) .rows .row')]"
+OUTSIDE = """
+return [...document.querySelectorAll("main *")]
+  .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
+  .filter((one) => !one.parentElement.closest(".row > div, .figures"))  // they are cut, or scroll
+  .map((one) => one.outerHTML);
 """
 
 
-def show(page: Page, web: Web, *texts: str) -> None:
-    """Open our page, and wait until it shows these."""
-    page.go(web.url(f"/mcp?token={PASSWORD}"))
+def show(page: Page, web: Web, *texts: str, tab: str = "activity") -> None:
+    """Open a tab of our page, and wait until it shows these."""
+    page.go(web.url(f"/mcp?token={PASSWORD}&tab={tab}"))
     page.wait_for("Live", *texts)
 
 
@@ -66,7 +69,7 @@ def test_flows_are_marked_and_readable_and_a_link_leads_to_our_page(web: Web, pa
     page.wait_for("MCP", "- file_read(path, first?)")
     assert "- file_delete" not in page.text
     page.find("a#mcp-tool-filter").click()
-    page.wait_for("Live", "Exposed tools")
+    page.wait_for("Live", "tools/call file_read")
 
 
 def test_an_open_stream_is_seen_while_it_goes_on(tmp_path: Path, page: Page) -> None:
@@ -93,17 +96,22 @@ def test_an_open_stream_is_seen_while_it_goes_on(tmp_path: Path, page: Page) -> 
 
 
 def test_the_page_updates_itself(web: Web, page: Page) -> None:
-    show(page, web, "Nothing has been refused.", "file_delete")
+    show(page, web, "No messages yet.", web.state()["listeners"][0]["url"])
     assert figure(page, "Refused") == "0"
     web.client.call("file_delete")
     web.client.call("file_read")
     page.until(lambda: figure(page, "Refused") == figure(page, "Calls") == "1", "two messages")
-    why = "denied by ^(file|email)_(delete|send)$"
-    assert row(page, "hidden-tool", "file_delete")[1:] == [why, "1", "Show"]
-    assert row(page, "shown-tool", "file_read")[1] == "1"
     page.wait_for("tools/call file_read", "refused (^(file|email)_(delete|send)$)")
+    page.find(".message.refused").click()
     [flow] = [one["flow"] for one in web.state()["recent"] if one["verdict"] == "refused"]
-    assert page.run(f"return !!document.querySelector('a[href*=\"{flow}\"]')")
+    page.find(f'a[href*="{flow}"]')
+    open_tab(page, "tools")
+    page.find("#tools [name=search]").type("file_")
+    page.find(".hidden-tool")
+    why = "denied by ^(file|email)_(delete|send)$"
+    cells = row(page, "hidden-tool", "file_delete")
+    assert (cells[2].startswith(why), cells[-1]) == (True, "1 refused")
+    assert row(page, "shown-tool", "file_read")[-1] == "1"
     steps = web.state()["steps"]
     assert (sum(one["calls"] for one in steps), sum(one["refused"] for one in steps)) == (1, 1)
     assert page.errors() == []
@@ -115,10 +123,10 @@ def test_rules_are_shown_with_their_hits_and_after_an_edit(tmp_path: Path, page:
     with running_demo() as port, mitmweb(tmp_path, port, [f"--set=rules={rules}"]) as web:
         web.client.begin()
         show(page, web, "Rules", "no <b>etc</b>")
-        assert row(page, "rule", "no <b>etc</b>")[1] == "0"
+        assert row(page, "rule", "no <b>etc</b>")[1] == "0 hits"
         blocked = web.client.ask("tools/call", name="file_read", arguments={"path": "/etc/x"})
         assert blocked["error"]["data"] == {"rule": "no <b>etc</b>", "action": "block"}
-        page.until(lambda: row(page, "rule", "no <b>etc</b>")[1] == "1", "hit")
+        page.until(lambda: row(page, "rule", "no <b>etc</b>")[1] == "1 hit", "hit")
         flows = json.loads(web.api("GET", "/flows")[1])
         assert any("no <b>etc</b>" in flow["comment"] for flow in flows)
         rules.write_text(RULES % ("no-home", "/home"))
@@ -128,26 +136,24 @@ def test_rules_are_shown_with_their_hits_and_after_an_edit(tmp_path: Path, page:
 
 
 @pytest.mark.parametrize("width", [390, 1440])
-def test_no_text_is_cut_and_nothing_overflows_at_the_width_of(
-    width: int, web: Web, page: Page
-) -> None:
-    """No name is broken beside empty space, and nothing reaches out of the page."""
+def test_nothing_overflows_at_the_width_of(width: int, web: Web, page: Page) -> None:
+    """Nothing reaches out of the page; a row is one line high, or two on a phone."""
     web.client.call("file_read")
     web.client.call("no_such_tool_" + "with_a_long_name_" * 5)
     web.client.call("x" * 120)
     page.resize(width, 900)
-    show(page, web, "no_such_tool_")
-    assert page.run("return document.documentElement.scrollWidth") == width
-    lines = "return [...document.querySelectorAll('.hidden-tool code, .shown-tool code')]"
-    heights = page.run(f"{lines}.map(one => one.getBoundingClientRect().height)")
-    assert max(heights) < 25  # one line
-    cut = "[...document.querySelectorAll('td, th')].filter(one => one.scrollWidth > "
-    assert page.run(f"return {cut} one.clientWidth + 1).map(one => one.innerText)") == []
-    assert page.run(CUT_NAMES) == []
+    for tab, text in (("activity", "no_such_tool_"), ("tools", "web_search"), ("sessions", "test")):
+        show(page, web, text, tab=tab)
+        assert page.run("return document.documentElement.scrollWidth") == width
+        page.find(".rows .row")
+        assert set(page.run(f"return {ROWS}.map(one => one.offsetHeight)")) == {
+            48 if width == 390 else 28
+        }
+        assert page.run(OUTSIDE) == []
 
 
 def test_a_keyboard_hides_a_tool_and_keeps_its_place(web: Web, page: Page) -> None:
-    show(page, web, "file_read")
+    show(page, web, "file_read", tab="tools")
     button = 'button[aria-label="Hide file_read"]'
     page.run(f"document.querySelector('{button}').focus()")
     page.find(button).type("\ue007")
@@ -162,7 +168,9 @@ def test_the_page_shows_callers_and_the_saved_context(web: Web, page: Page) -> N
     web.client.tools()
     for name in ("file_read", "file_read", "file_delete"):
         web.client.call(name)
-    show(page, web, "Who calls what", "file_read 2", "Context saved: ")
+    show(page, web, "Who calls what", "file_read 2", tab="sessions")
+    open_tab(page, "activity")
+    page.wait_for("Context saved: ")
     labels = "return [...document.querySelectorAll('svg')].map(x => x.ariaLabel)"
     named = [label.split(":")[0].split(",")[0] for label in page.run(labels)]
     assert named == ["Last ten minutes", "Median time of the upstream", "Context saved"]
@@ -174,6 +182,8 @@ def test_the_page_is_readable_in_light_and_dark_mode(web: Web, page: Page) -> No
         web.client.call(name)
     page.resize(1440, 1100)
     show(page, web, "no_such_tool")
+    page.find(".message.ok").click()
+    page.find("#panel .facts")
     colours = []
     for scheme in ("dark", "light"):
         page.prefer(scheme)
@@ -184,7 +194,7 @@ def test_the_page_is_readable_in_light_and_dark_mode(web: Web, page: Page) -> No
 
 def test_a_click_hides_a_tool_and_can_be_undone(web: Web, page: Page) -> None:
     before = web.option("deny")
-    show(page, web, "file_read")
+    show(page, web, "file_read", tab="tools")
     page.find('button[aria-label="Hide file_read"]').click()
     page.wait_for("1 tool to hide, 0 to show", "--deny '^file_read$'")
     assert "file_read" in web.client.tools()  # nothing has changed so far
@@ -207,21 +217,28 @@ def test_patterns_can_be_edited_and_a_bad_one_is_not_adopted(web: Web, page: Pag
     before = web.client.tools()
     edit_deny(web, page, "[")
     page.until(lambda: web.state()["refused_edit"], "refused edit")
-    page.go(web.url("/mcp"))
+    page.go(web.url("/mcp?tab=tools"))
     page.wait_for("not adopted", 'Invalid regex pattern in deny list: "["', "file_delete")
     assert web.client.tools() == before
 
     edit_deny(web, page, "^table_")
     page.until(lambda: web.option("deny") == ["^table_"], "edit")
     assert "file_delete" in web.client.tools()
-    page.go(web.url("/mcp"))
+    page.go(web.url("/mcp?tab=tools"))
     page.wait_for("Live", "denied by ^table_")
     assert "not adopted" not in page.text
 
 
 COLOURS = """
-const rgb = text => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
-const card = getComputedStyle(document.querySelector("section")).backgroundColor;
-return ["h2", "dt", ".quiet", ".hidden-tool code", ".shown-tool code", "td"].map(
-  css => [rgb(getComputedStyle(document.querySelector(`section ${css}`)).color), rgb(card)]);
+const rgb = (text) => text.match(/[\\d.]+/g).slice(0, 3)
+  .map((part) => part * (text.startsWith("color(") ? 255 : 1));
+const backOf = (one) => {
+  const { backgroundColor } = getComputedStyle(one);
+  return backgroundColor === "rgba(0, 0, 0, 0)" ? backOf(one.parentElement) : backgroundColor;
+};
+const TEXTS = ["h1", "h2", "dt", ".count", ".message.ok .time", ".message.ok .verdict",
+  ".message.refused .verdict", ".facts dd", "[role=tab][aria-selected=false]",
+  ".server .number"];
+return TEXTS.map((css) => document.querySelector(css)).map(
+  (one) => [rgb(getComputedStyle(one).color), rgb(backOf(one))]);
 """

@@ -170,7 +170,7 @@ async def test_terminal_metrics_and_page_say_what_would_have_happened(tmp_path: 
             await it.says(r"read_file: ok, would be refused \(denied by \^read_\)")
             with browser(tmp_path) as page:
                 page.go(f"http://127.0.0.1:{page_of.port}{page_of.path}")
-                wanted = "Nothing is enforced", "Tools that would be hidden", "would be refused"
+                wanted = "Nothing is enforced", "Would be hidden", "would be refused"
                 page.wait_for(*wanted)
                 assert page.errors() == []
             it.interrupt()

@@ -158,6 +158,12 @@ box.dispatchEvent(new Event("input", { bubbles: true }));
 """
 
 
+def open_tab(page: Page, name: str) -> None:
+    """Show a tab of the page: activity, tools, approvals or sessions."""
+    page.find(f"#tab-{name}").click()
+    page.find(f"#{name}:not([hidden])")
+
+
 def figure(page: Page, label: str) -> str:
     css = f'[data-figure="{label}"] dd'
     page.find(css)
@@ -166,13 +172,14 @@ def figure(page: Page, label: str) -> str:
 
 
 def row(page: Page, kind: str, tool: str) -> list[str]:
-    """Return the cells of a tool's row; marks may follow its name."""
+    """Return the cells of the row of a tool, or of a rule, from its name on."""
     script = (
-        "return [...document.querySelectorAll(`tr.${arguments[0]}`)]"
-        ".map(row => [...row.cells].map(cell => cell.innerText))"
+        "return [...document.querySelectorAll(`.row.${arguments[0]}, tr.${arguments[0]}`)]"
+        ".map(row => [...row.children].map(cell => cell.innerText))"
     )
     rows: list[list[str]] = page.run(script, kind)
-    return next(cells for cells in rows if f"{cells[0]} ".startswith(f"{tool} "))
+    at = 0 if kind == "rule" else 1  # behind the switch
+    return next(cells[at:] for cells in rows if f"{cells[at]}\n".startswith(tool))
 
 
 def rule_table(page: Page) -> str:

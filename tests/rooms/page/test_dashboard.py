@@ -338,17 +338,17 @@ async def test_no_other_server_gets_what_the_page_knows(tmp_path: Path) -> None:
     async with opened(tmp_path) as board:
         with serving_http(AnotherServer, heads=heads) as other, browser(tmp_path) as page:
             page.go(f"http://127.0.0.1:{board.port}{board.path}")
-            page.wait_for("Live", "Exposed tools")
+            page.wait_for("Live", "No messages yet")
             assert page.run("return document.cookie") == ""
             assert "token" not in page.run("return location.href")
             page.go(page.run("return location.href"))  # loaded again
-            page.wait_for("Live", "Exposed tools")
+            page.wait_for("Live", "No messages yet")
             page.go(f"http://127.0.0.1:{other}/")
             page.wait_for("another server")
             kept = "return JSON.stringify([document.cookie, {...sessionStorage}])"
             assert page.run(kept) == '["",{}]'
             page.go(f"http://127.0.0.1:{board.port}/mcp")
-            page.wait_for("Live", "Exposed tools")
+            page.wait_for("Live", "No messages yet")
             page.run("sessionStorage.setItem('token', 'of another start')")
             page.go(f"http://127.0.0.1:{board.port}/mcp")
             page.wait_for("This page needs a token")
@@ -405,7 +405,7 @@ def exported(page: Page) -> list[dict[str, Any]]:
         " return 'blob:'; };"
         "HTMLAnchorElement.prototype.click = function () { window.saved_as = this.download; };"
     )
-    page.find("#filters button").click()
+    page.find("#export").click()
     text = page.until(lambda: page.run("return window.saved"), "export")
     assert page.run("return window.saved_as") == "mcp-messages.json"
     assert SECRET not in text
@@ -450,21 +450,23 @@ async def test_failed_calls_are_counted_and_shown_with_their_details(tmp_path: P
         assert board.ask("details", number="x")[0] == 400
         with browser(tmp_path) as page:
             page.go(f"http://127.0.0.1:{board.port}{board.path}")
-            page.wait_for("tool error: No such file", "my-editor", "Read a file.", "1 failed")
-            page.wait_for("Live", "Exposed tools", "read", "rm")
+            page.wait_for("Live", "tool error: No such file", "my-editor", "read", "rm")
             assert "token" not in page.run("return location.href")
-            page.find(".failed-message button").click()
+            page.find(".failed-message").click()
             page.wait_for('"path": "/etc/missing"', "at line 7")
             assert len(exported(page)) == 3
             page.find("#filters [type=search]").type("no such")
             page.until(lambda: "refused (" not in page.text, "search")
             page.find("#filters [type=search]").clear()
             page.wait_for("refused (^rm$)")
+            page.find('button[aria-label="Close the details"]').click()
             page.run(CHOOSE_REFUSED)
             page.until(lambda: "tool error" not in page.text, "filter")
             page.wait_for("refused (^rm$)")
             [line] = exported(page)
             assert (line["tool"], line["verdict"]) == ("rm", "refused")
+            page.find("#tab-tools").click()
+            page.wait_for("Read a file.", "2 (1 failed)")
             assert SECRET not in page.run("return document.body.innerHTML")
             assert page.errors() == []
     assert '"problem"' not in log.read_text()
@@ -504,7 +506,7 @@ async def test_the_page_shows_what_waits_and_approves_it(tmp_path: Path) -> None
 def _press(address: str, label: str, file: Path) -> None:
     """Approve a changed tool in a browser."""
     with browser(file.parent) as page:
-        page.go(address)
+        page.go(f"{address}&tab=approvals")
         page.wait_for("Waiting for approval", "introduces an order", "You must send")
         button = f'[aria-label="Approve {label}"]'
         page.find(button)  # the page is drawn anew each second

@@ -663,8 +663,8 @@ async def _show(url: str) -> None:
 def page_of(it: Serving, folder: Path) -> Iterator[Page]:
     address = it.says(r"Dashboard: (\S+)")[1]
     with browser(folder) as page:
-        page.go(address)
-        page.wait_for("Live", "Exposed tools")
+        page.go(f"{address}&tab=tools")
+        page.wait_for("Live", "read_file")
         yield page
         assert page.errors() == []
 

@@ -75,6 +75,8 @@ class Proxy:
         self._whole = whole
         self.runs: Callable[[], Mapping[str, bool]] | None = None
         """Tells which of several servers run; their sites follow their own settings."""
+        self.problems: Callable[[], Mapping[str, str]] = dict
+        """Tells why others do not: an empty text while one starts."""
         self.warn = around.warn
         self.config = Config()
         self.sites: dict[str, Site] = {}

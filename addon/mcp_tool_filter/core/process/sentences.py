@@ -421,9 +421,16 @@ def warnings_in(snapshot: Snapshot) -> Iterator[str]:
         yield f"Warning: {said}"
 
 
-def pattern_warnings(snapshot: Snapshot) -> Iterator[str]:
-    """Yield what may be wrong with the user's choice, as its effect on a tool list shows."""
+def pattern_warnings(
+    snapshot: Snapshot, matched: Collection[tuple[str, str]] = ()
+) -> Iterator[str]:
+    """Yield what may be wrong with the user's choice, as its effect on a tool list shows.
+
+    Patterns that are ``matched`` elsewhere, by option and text, are fine.
+    """
     for pattern in snapshot.unmatched:
+        if (pattern.option, pattern.text) in matched:
+            continue
         yield f'the pattern "{pattern.text}" matches no {pattern.thing}'
     [*hiders] = dict.fromkeys(snapshot.denied.values())
     is_empty = bool(hiders) and not snapshot.allowed

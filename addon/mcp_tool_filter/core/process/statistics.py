@@ -40,7 +40,7 @@ from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.core.policy.verdict import EVERYDAY, TOOL, Forward, Reason, Rewrite, Why
 
 type JsonObject = dict[str, Any]
-"""A part of what the page and the commands show; ``files/page.js`` reads it."""
+"""A part of what the page and the commands show; the page's ``files`` read it."""
 
 
 def count_bounded(counter: Counter[str], name: str, *, most: int) -> None:

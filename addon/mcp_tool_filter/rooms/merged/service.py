@@ -128,6 +128,8 @@ class Merged:
         whole.shown_besides = self._shown
 
     def _shown(self) -> dict[str, Listener]:
+        whole, address = self._servers.whole, self._servers.address
+        whole.addresses |= {one.name: address + path for path, one in self.endpoints.items()}
         return {one.name: one.shown() for one in self.endpoints.values()}
 
     def note_change(self) -> None:

@@ -24,7 +24,6 @@ from mitmproxy.options import Options
 
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
 from mcp_tool_filter.core.errors import StartError
-from mcp_tool_filter.core.http.asked import Answered
 from mcp_tool_filter.core.http.head import Fields
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.messages.messages import Message, Request, Response, singles
@@ -43,10 +42,9 @@ from mcp_tool_filter.rooms.audit.facts import problem_in
 from mcp_tool_filter.rooms.mitmproxy.flows import flow_of, hidden_target
 from mcp_tool_filter.rooms.mitmproxy.options import was_set
 from mcp_tool_filter.rooms.page.dashboard import (
-    RUNNING,
     Dashboard,
     answer_page,
-    answer_running,
+    answer_visitor,
     not_let_in,
     render_sessions,
     render_statistics,
@@ -326,17 +324,15 @@ def _add_page(master: Master, dashboard: Dashboard) -> None:
         async def get(self) -> None:
             # The page's requests carry the token that this sets as a cookie.
             _ = self.xsrf_token
-            is_running = self.request.path == RUNNING
-            self._give(await answer_running() if is_running else self._answer())
+            await self._give()
 
-        def post(self) -> None:
-            self._give(self._answer())
+        async def post(self) -> None:
+            await self._give()
 
-        def _answer(self) -> Answered:
-            request = self.request
-            return answer_page(dashboard, request.method or "", request.path, request.body)
-
-        def _give(self, answer: Answered) -> None:
+        async def _give(self) -> None:
+            asked = self.request
+            method, path = asked.method or "", asked.path
+            answer = await answer_visitor(dashboard, method, path, asked.body)
             self.set_status(answer.status)
             self.set_header("Content-Type", answer.content_type)
             self.set_header("Cache-Control", "no-store")

@@ -20,14 +20,14 @@ import logging
 import os
 import secrets
 import shlex
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hmac import compare_digest
 from pathlib import Path
 from time import time
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 import orjson
@@ -44,7 +44,13 @@ from mcp_tool_filter.core.policy.choice import Choice, claims_in
 from mcp_tool_filter.core.policy.config import AllowedHosts, Config
 from mcp_tool_filter.core.policy.situation import Session
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
-from mcp_tool_filter.core.process.sentences import CLIENT_NAME, estimate_tokens, pattern_warnings
+from mcp_tool_filter.core.process.sentences import (
+    CLIENT_NAME,
+    estimate_tokens,
+    pattern_warnings,
+    tokens_in,
+)
+from mcp_tool_filter.core.process.start import key_of
 from mcp_tool_filter.core.process.statistics import JsonObject, Statistics
 from mcp_tool_filter.core.sockets.served import ServedRequest, ServedResponse
 from mcp_tool_filter.rooms.lock.approvals import Approvals
@@ -57,16 +63,15 @@ _HTML = "text/html; charset=UTF-8"
 _PLAIN = "text/plain; charset=UTF-8"
 _JSON = "application/json; charset=UTF-8"
 _TYPES = {
-    ".html": _HTML,
     ".js": "text/javascript; charset=UTF-8",
     ".css": "text/css; charset=UTF-8",
 }
-_FILES_BY_NAME = {"": "page.html", "mcp": "page.html"} | {
-    name: name for name in ("page.js", "page.css", "enter.js", "mitmweb.css")
-}
-_FOR_EVERYBODY = frozenset({"/mcp/page.js", "/mcp/page.css", "/mcp/enter.js", "/favicon.ico"})
+_STATIC = frozenset(one.name for one in _FILES.iterdir() if one.suffix in _TYPES)
+_FOR_EVERYBODY = frozenset({"/favicon.ico", *(f"/mcp/{name}" for name in _STATIC)})
 """A browser loads them for a page, and adds no token. They hold nothing of the filter's state."""
 _MOST_UNDONE = 50
+_MOST_AT_FIRST = 200  # messages, for who does not ask for more
+_MOST_SHOWN = 10_000
 
 
 def not_let_in(title: str, how: str, *, script: str = "") -> bytes:
@@ -98,29 +103,57 @@ class Overview:
     clock: Callable[[], float] = time
     besides: Callable[[], Mapping[str, Listener]] = dict
     """Returns what is shown besides the listeners."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Where clients find them."""
+    names: Callable[[], Iterable[str]] = tuple
+    """Returns the servers of the file, in its order; not all may run."""
+    problem_of: Callable[[str], str | None] = lambda _name: None
+    """Returns why one does not run: empty while it starts, None if it does."""
     refused_edit: str = ""
     """Why the last edit of an option was refused; else empty."""
 
     def as_json(self) -> dict[str, object]:
         """Return the whole state as JSON values."""
-        return {"listeners": self.render(), "refused_edit": self.refused_edit}
+        return {"listeners": [*self._in_order()], "refused_edit": self.refused_edit}
 
     def render(self) -> list[JsonObject]:
-        listeners = {**self.listeners, **self.besides()}
-        return [self._lines(mode, listener) for mode, listener in listeners.items()]
+        return [one for one in self._in_order() if "tools" in one]
 
-    def _lines(self, mode: str, listener: Listener) -> JsonObject:
+    def _in_order(self) -> Iterator[JsonObject]:
+        known = {**self.listeners, **self.besides()}
+        matched = _matched_patterns(self.listeners.values())
+        for mode in dict.fromkeys((*self.names(), *known)):
+            problem = self.problem_of(mode)
+            state = "runs" if problem is None else "broken" if problem else "starting"
+            begin: JsonObject = {"mode": mode, "state": state, "problem": problem or ""}
+            if (listener := known.get(mode)) is None:
+                yield begin
+            else:
+                begin["is_merged"] = mode not in self.listeners
+                yield begin | self._lines(mode, listener, matched)
+
+    def definition(self, mode: str, tool: str) -> JsonObject:
+        """Return a tool's definition as the server and as its clients have it."""
+        listener = {**self.listeners, **self.besides()}[mode]
+        own = _facts_in(listener.fetched.pages)[tool].raw
+        shown = _edited_in(listener).get(tool, own)
+        return {"own": own.decode(), "shown": shown.decode()}
+
+    def _lines(self, mode: str, listener: Listener, matched: Set[tuple[str, str]]) -> JsonObject:
         snapshot, fetched = listener.snapshot, listener.fetched
         counted = self.statistics.get(mode) or Statistics()
         now = self.clock()
         at_work = listener.policy.rules_at_work()
+        tools = list(_tool_lines(listener, counted))
         return {
-            "mode": mode,
             "upstream": listener.called or shown_url(listener.upstream + fetched.endpoint),
             "server": f"{fetched.server_name} {fetched.server_version}".strip() or "unnamed",
             "transport": fetched.transport.value,
             "revision": fetched.revision,
-            "tools": list(_tool_lines(snapshot, counted, _marks_in(fetched.pages))),
+            "url": self.places.get(mode, ""),
+            "is_listed": fetched.is_listed,
+            "tools": tools,
+            "tokens": sum(one["tokens"] for one in tools if one["exposed"]),
             "exposed": len(snapshot.allowed),
             "hidden": len(snapshot.denied),
             "saved_bytes": snapshot.denied_bytes,
@@ -142,7 +175,7 @@ class Overview:
             "metrics": {shown(name): value for name, value in at_work.metrics},
             "rule_sessions": [_rule_session_line(one) for one in at_work.sessions],
             "warnings": [
-                *(said[0].upper() + said[1:] for said in pattern_warnings(snapshot)),
+                *(said[0].upper() + said[1:] for said in pattern_warnings(snapshot, matched)),
                 *snapshot.faults,
             ],
         }
@@ -192,28 +225,33 @@ def render_statistics(listeners: Iterable[JsonObject]) -> Iterator[str]:
             yield f"  metric {name}: {value:g}"
 
 
-@lru_cache(20)  # the page asks every second
-def _marks_in(pages: tuple[bytes, ...]) -> dict[str, str]:
-    """Return what the fetched definitions say of their tools, also of those that are hidden."""
+def _matched_patterns(listeners: Iterable[Listener]) -> set[tuple[str, str]]:
+    """Return the patterns that match something at one of the listeners."""
+    found: set[tuple[str, str]] = set()
+    for one in listeners:
+        found |= set(map(key_of, one.config.patterns)) - set(map(key_of, one.snapshot.unmatched))
+    return found
+
+
+class _Fact(NamedTuple):
+    """What the server says of one of its tools, also of one that is hidden."""
+
+    raw: bytes
+    marks: str
+    description: str
+
+
+@lru_cache(50)  # the page asks every second
+def _facts_in(pages: tuple[bytes, ...]) -> dict[str, _Fact]:
     listings = filter(None, listings_in(pages))
-    said = ((one.name, claims_in(one.raw).marks) for page in listings for one in page.definitions)
-    return {name: marks for name, marks in said if name and marks}
+    return {
+        one.name: _Fact(one.raw, claims_in(one.raw).marks, _description_in(one.raw))
+        for page in listings
+        for one in page.definitions
+        if one.name
+    }
 
 
-def _tool_lines(
-    snapshot: Snapshot, counted: Statistics, marks: Mapping[str, str]
-) -> Iterator[JsonObject]:
-    for name, definition in snapshot.allowed.items():
-        yield {
-            **_tool_line(name, "", len(definition), counted, marks),
-            "description": _description_in(definition),
-        }
-    for name, by in snapshot.denied.items():
-        by_deny = could_expose(snapshot.choice, name, by)
-        yield _tool_line(name, by.says, 0, counted, marks, by_deny=by_deny)
-
-
-@lru_cache(2000)  # the page asks every second
 def _description_in(definition: bytes) -> str:
     """Return the first line of a tool's description."""
     try:
@@ -223,28 +261,40 @@ def _description_in(definition: bytes) -> str:
     return printable(said.strip().partition("\n")[0][:_LONGEST_DESCRIPTION])
 
 
-def _tool_line(
-    name: str,
-    why: str,
-    size: int,
-    counted: Statistics,
-    marks: Mapping[str, str],
-    *,
-    by_deny: bool = False,
-) -> JsonObject:
-    label = shown(name)
-    return {
-        "id": name,
-        "name": label,
-        "by_deny": by_deny,
-        "exposed": not why,
-        "why": why,
-        "marks": marks.get(name, ""),
-        "bytes": size,
-        "calls": counted.calls[label],
-        "failed": counted.failed_calls[label],
-        "refused": counted.refused_calls[label],
-    }
+def _edited_in(listener: Listener) -> dict[str, bytes]:
+    """Return the definitions that clients see otherwise than the server has written them."""
+    snapshot, editor = listener.snapshot, listener.config.editor
+    if editor is None:
+        return {}
+    shown_as = dict(editor.shown(snapshot))
+    found = ((name, shown_as.get(editor.exposed(name))) for name in snapshot.allowed)
+    return {name: raw for name, raw in found if raw and raw != snapshot.allowed[name]}
+
+
+def _tool_lines(listener: Listener, counted: Statistics) -> Iterator[JsonObject]:
+    snapshot, facts = listener.snapshot, _facts_in(listener.fetched.pages)
+    edited, editor = _edited_in(listener), listener.config.editor
+    for name in (*snapshot.allowed, *snapshot.denied):
+        label, by = shown(name), snapshot.denied.get(name)
+        fact = facts.get(name) or _Fact(snapshot.allowed.get(name, b""), "", "")
+        size = len(edited.get(name, fact.raw))
+        called = editor.exposed(name) if editor and name in edited else name
+        yield {
+            "id": name,
+            "name": label,
+            "by_deny": by is not None and could_expose(snapshot.choice, name, by),
+            "exposed": by is None,
+            "why": by.says if by else "",
+            "marks": fact.marks,
+            "description": fact.description,
+            "bytes": size,
+            "tokens": tokens_in(size),
+            "edited": name in edited,
+            "called": shown(called) if called != name else "",
+            "calls": counted.calls[label],
+            "failed": counted.failed_calls[label],
+            "refused": counted.refused_calls[label],
+        }
 
 
 def _session_lines(listener: Listener) -> Iterator[JsonObject]:
@@ -438,18 +488,21 @@ class Dashboard:
         overview: Callable[[], dict[str, object]],
         switches: Switches,
         servers: Callable[[], Mapping[str, Switches]] = dict,
+        definition: Callable[[str, str], JsonObject] = lambda _mode, _tool: {},
     ) -> None:
         """The ``switches`` are for all that it filters, unless each server has its own."""
         self._overview, self._switches, self._servers = overview, switches, servers
+        self.definition = definition
         self.has_flows = False
         """True if a message's flow can be viewed at ``/#/flows/ID``."""
         self.timeline = Timeline()
 
-    def state(self) -> dict[str, object]:
-        """Return everything that the page shows."""
+    def state(self, after: int = 0, most: int = _MOST_AT_FIRST) -> dict[str, object]:
+        """Return everything that the page shows, and at most so many messages behind a number."""
         return {
             **self._overview(),
-            "recent": self.timeline.recent(),
+            "pid": os.getpid(),
+            "recent": orjson.Fragment(self.timeline.recent_json(after, most=most)),
             "steps": self.timeline.steps(),
             "callers": self.timeline.callers(),
             "flows": self.has_flows,
@@ -488,17 +541,24 @@ def answer_page(board: Dashboard, method: str, path: str, body: bytes) -> Answer
             return _json(board.state())
         case "favicon.ico":
             return Answered(204, content_type=_PLAIN)
-    file = _FILES_BY_NAME.get(name)
-    if file is None:
+        case "" | "mcp":
+            return Answered(200, (_FILES / "page.html").read_bytes(), content_type=_HTML)
+    if name not in _STATIC:
         return Answered(404, b"Not found", content_type=_PLAIN)
-    return Answered(200, (_FILES / file).read_bytes(), content_type=_TYPES[Path(file).suffix])
+    return Answered(200, (_FILES / name).read_bytes(), content_type=_TYPES[Path(name).suffix])
 
 
-RUNNING = "/mcp/running"
+async def answer_visitor(board: Dashboard, method: str, path: str, body: bytes) -> Answered:
+    """Answer the same, also about other processes."""
+    if path == "/mcp/running" and method != "POST":
+        return await _answer_running()
+    if path == "/mcp/others" and method == "POST":
+        return await _answer_running()
+    return answer_page(board, method, path, body)
 
 
-async def answer_running() -> Answered:
-    """Answer what all running filters of this user say, for a visitor who may see the page."""
+async def _answer_running() -> Answered:
+    """Answer what all running filters of this user say."""
     from mcp_tool_filter.rooms.status.running import running_filters
 
     found = await asyncio.to_thread(running_filters)  # this filter answers, too
@@ -508,6 +568,8 @@ async def answer_running() -> Answered:
 def _change(board: Dashboard, name: str, said: dict[str, object]) -> dict[str, object]:
     if not isinstance(said, dict):
         raise TypeError("not an object")
+    if name == "look":
+        return board.state(int(str(said["after"])), _MOST_SHOWN)
     switches = board.switches_of(said.get("server"))
     match name:
         case "preview":
@@ -523,11 +585,23 @@ def _change(board: Dashboard, name: str, said: dict[str, object]) -> dict[str, o
             return switches.save(str(said["token"]))
         case "details":
             return board.timeline.details(int(str(said["number"])))
+        case "definition":
+            return board.definition(str(said["listener"]), str(said["tool"]))
     raise KeyError(name)
 
 
 def _json(answer: dict[str, object]) -> Answered:
-    return Answered(200, json.dumps(answer).encode(), content_type=_JSON)
+    try:
+        text = orjson.dumps(answer)
+    except TypeError:  # for example half a surrogate pair in a tool's name
+        text = json.dumps(answer, default=_loaded).encode()
+    return Answered(200, text, content_type=_JSON)
+
+
+def _loaded(part: object) -> object:
+    if not isinstance(part, orjson.Fragment):
+        raise TypeError(type(part))
+    return orjson.loads(part.contents)
 
 
 # On a port of its own
@@ -572,9 +646,8 @@ class DashboardServer:
 
     async def answer(self, request: ServedRequest) -> ServedResponse:
         """Answer a request whose head has passed."""
-        if request.path == RUNNING and request.method != "POST":
-            return _served(await answer_running())
-        return _served(answer_page(self._dashboard, request.method, request.path, request.body))
+        asked = request.method, request.path, request.body
+        return _served(await answer_visitor(self._dashboard, *asked))
 
 
 def _token_in(request: ServedRequest) -> str:

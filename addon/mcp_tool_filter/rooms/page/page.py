@@ -33,8 +33,14 @@ class LivePage(Plug):
     @cached_property
     def overview(self) -> Overview:
         """The present state of all sites, for the page and for commands."""
+        proxy = self.proxy
         return Overview(
-            self.proxy.listeners, self.proxy.statistics, besides=lambda: self.proxy.shown_besides()
+            proxy.listeners,
+            proxy.statistics,
+            besides=lambda: proxy.shown_besides(),
+            places=proxy.addresses,
+            names=lambda: proxy.runs() if proxy.runs else (),
+            problem_of=self._problem_of,
         )
 
     @cached_property
@@ -43,6 +49,7 @@ class LivePage(Plug):
             self.overview.as_json,
             self._switches_of(self.proxy),
             lambda: {name: self._switches_of(one) for name, one in self.proxy.parts.items()},
+            self.overview.definition,
         )
 
     def begin(self) -> None:
@@ -60,6 +67,11 @@ class LivePage(Plug):
 
     async def close(self) -> None:
         await self._opened.aclose()
+
+    def _problem_of(self, name: str) -> str | None:
+        if site := self.proxy.sites.get(name):
+            return "The server cannot be reached" if site.is_lost else None
+        return self.proxy.problems().get(name)
 
     def _switches_of(self, proxy: Proxy) -> Switches:
         """Return the patterns of all sites, or of one server of several."""

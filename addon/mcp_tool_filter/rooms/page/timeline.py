@@ -13,6 +13,9 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
+
+import orjson
 
 from mcp_tool_filter.core.messages.sizes import MANY
 from mcp_tool_filter.core.process.statistics import JsonObject, count_bounded
@@ -22,27 +25,31 @@ from mcp_tool_filter.rooms.audit.entry import (
     Shown,
     ShownEntry,
     caller_of,
+    count_in,
     has_failed,
     is_refused,
+    render,
     reported,
 )
 
 STEP = 10.0
 """Seconds per step."""
 _STEPS = 60
-_MOST_RECENT = 200
+_MOST_RECENT = 10_000
+_MOST_DETAILS = 8 * 1024 * 1024  # bytes of arguments and results
 _MOST_CALLERS = 100
 _MOST_TOOLS = 200  # of one caller
 _MOST_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
-    """What the page shows of an entry, and on request its arguments and its result."""
+class _Details:
+    """What the page shows of a message on request, with secrets."""
 
-    entry: JsonObject
-    arguments: Shown | None = None
-    result: Shown | None = None
+    arguments: Shown | None
+    result: Shown | None
+    size: int
+    """Bytes that it keeps in memory."""
 
 
 @dataclass(slots=True)
@@ -80,7 +87,11 @@ class Timeline:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._recent: deque[_Line] = deque(maxlen=_MOST_RECENT)
+        self._recent: deque[bytes] = deque(maxlen=_MOST_RECENT)
+        """The last entries as JSON, newest first: so they take the least memory."""
+        self._details: dict[int, _Details] = {}
+        self._size = 0
+        """Bytes of the details."""
         self._number = 0
         self._callers: dict[str, _Caller] = {}
         self._counted: deque[_Counted] = deque(maxlen=_STEPS)
@@ -88,7 +99,11 @@ class Timeline:
     def note(self, entry: Entry) -> None:
         """Add an entry; see ``rooms/audit/entry``."""
         self._number += 1
-        self._recent.appendleft(_line_of(self._number, entry))
+        self._recent.appendleft(render(_line_of(self._number, entry)))
+        if isinstance(entry, ShownEntry) and (entry.arguments or entry.result):
+            size = _size_of(entry, "bytes", entry.arguments)
+            size += _size_of(entry, "answer_bytes", entry.result)
+            self._keep(self._number, _Details(entry.arguments, entry.result, size))
         step = self._step()
         if is_refused(entry):
             step.refused += 1
@@ -102,6 +117,12 @@ class Timeline:
         took = entry.get("upstream_ms")
         if isinstance(took, float) and len(step.times) < MANY:
             step.times.append(took)
+
+    def _keep(self, number: int, details: _Details) -> None:
+        self._details[number] = details
+        self._size += details.size
+        while self._size > _MOST_DETAILS:
+            self._size -= self._details.pop(next(iter(self._details))).size
 
     def _note_caller(self, entry: Entry) -> None:
         """Count the calls of a session, or without a session those of an address."""
@@ -144,17 +165,22 @@ class Timeline:
 
     def recent(self) -> list[Entry]:
         """Return the last entries, newest first, each with a unique number."""
-        return [line.entry for line in self._recent]
+        return [orjson.loads(line) for line in self._recent]
+
+    def recent_json(self, after: int = 0, *, most: int = _MOST_RECENT) -> bytes:
+        """Return those behind a number as a JSON array, newest first."""
+        new = min(self._number - after, most)
+        return b"[%b]" % b",".join(islice(self._recent, max(0, new)))
 
     def details(self, number: int) -> JsonObject:
         """Return the arguments and the result of one of the last entries, without secrets."""
-        line = next((line for line in self._recent if line.entry["number"] == number), None)
-        if line is None:
+        details = self._details.get(number)
+        if details is None:
             return {"problem": "The page keeps only the last messages, and this one is older"}
         # slow to import
         from mcp_tool_filter.rooms.secrets.finder import redacted_beginning
 
-        said = {"arguments": line.arguments, "result": line.result}
+        said = {"arguments": details.arguments, "result": details.result}
         return {
             name: redacted_beginning(text if isinstance(text, str) else text(), LONGEST_SHOWN)
             for name, text in said.items()
@@ -174,14 +200,18 @@ def _is_shown_as_failed(entry: Entry) -> bool:
     return has_failed(entry) or entry.get("answered") is False
 
 
-def _line_of(number: int, entry: Entry) -> _Line:
+def _size_of(entry: Entry, name: str, text: Shown | None) -> int:
+    """Return the size of a text; of one that is found later, that of the whole message."""
+    return len(text) if isinstance(text, str) else count_in(entry, name) or 0
+
+
+def _line_of(number: int, entry: Entry) -> JsonObject:
     line: JsonObject = {"number": number, **entry}
     line.pop("arguments", None)
     line.pop("result", None)
     if would := reported(entry):
         line["would"] = would
-    if not isinstance(entry, ShownEntry):
-        return _Line(line)
-    has_details = entry.arguments is not None or entry.result is not None
-    line |= {"client_name": entry.client, "problem": entry.problem, "details": has_details}
-    return _Line(line, entry.arguments, entry.result)
+    if isinstance(entry, ShownEntry):
+        has_details = entry.arguments is not None or entry.result is not None
+        line |= {"client_name": entry.client, "problem": entry.problem, "details": has_details}
+    return line

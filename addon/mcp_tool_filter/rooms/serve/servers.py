@@ -114,6 +114,11 @@ class Servers:
         self.on_change: Callable[[], None] = nothing
         """Called when a server has come or gone, or shows another list."""
         whole.runs = lambda: {name: one.site is not None for name, one in list(self.at.items())}
+        whole.problems = lambda: {
+            name: one.problem.one_line if one.problem else ""
+            for name, one in list(self.at.items())
+            if one.site is None
+        }
         self.listener = open_listener(
             upstream="http://servers.invalid", config=whole.config, fetched=unlisted("/")
         )

@@ -3,4 +3,8 @@
 
 const token = sessionStorage.getItem("token");
 sessionStorage.removeItem("token");  // if it is wrong now, the next try would be as vain
-if (token) location.replace(`/mcp?${new URLSearchParams({ token })}`);
+if (token) {
+  const again = new URL(location.href);  // with the filters, which are in the address
+  again.searchParams.set("token", token);
+  location.replace(again);
+}
