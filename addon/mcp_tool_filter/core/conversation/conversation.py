@@ -78,6 +78,7 @@ from mcp_tool_filter.core.messages.messages import (
     ids_guessed_in,
     parse_message,
     render_error,
+    singles,
 )
 from mcp_tool_filter.core.messages.tools import (
     Listing,
@@ -613,7 +614,8 @@ class Conversation:
         is_accepted = judged.message is not None
         judged.message = message = message or parse_message(raw, self.policy.config.limits)
         if isinstance(message, Batch):
-            return self._batch_from_upstream(message, judged)
+            decisions = at_once(self._decisions_on(message, judged))
+            return together(decisions, partial(self._decided_for_members, message, judged))
         asked = judged.exchange = self.exchanges.answered_by(message)
         kind = self._kind_of(asked)
         decision = self._decide_for_upstream(message, judged, kind, is_accepted=is_accepted)
@@ -630,12 +632,19 @@ class Conversation:
         decide. (The patterns in force at the end do.)"""
         message = yield from with_pauses(parse_in_steps(raw, self.policy.config.limits))
         yield LET_OTHERS_GO_ON
+        for one in singles(message):
+            asked = self.exchanges.answered_by(one)
+            if asked and not asked.is_unusual and isinstance(one, Response) and one.listing:
+                yield from self._kind_of(asked).foresee(cast("Listing", one.listing))
         asked = self.exchanges.answered_by(message)
-        if asked and not asked.is_unusual and isinstance(message, Response) and message.listing:
-            yield from self._kind_of(asked).foresee(cast("Listing", message.listing))
         if catalog := self.policy.config.catalog:
             yield from catalog.judge_ahead(message, asked.method if asked else "")
-        decision = self._read_from_upstream(raw, judged, message)
+        if isinstance(message, Batch):
+            judged.message = message
+            decisions = yield from self._decisions_on(message, judged)
+            decision = together(decisions, partial(self._decided_for_members, message, judged))
+        else:
+            decision = self._read_from_upstream(raw, judged, message)
         return (yield from decision) if waits(decision) else decision
 
     def unreadable_from_upstream(
@@ -659,14 +668,16 @@ class Conversation:
         verdict = Rewrite(errors[0], reason, tuple(errors[1:])) if errors else Drop(reason)
         return self._tell(self._judged(Direction.FROM_UPSTREAM, 0, origin), verdict)
 
-    def _batch_from_upstream(self, batch: Batch, judged: Judged) -> Decision[Judged]:
+    def _decisions_on(self, batch: Batch, judged: Judged) -> Deciding[list[Decision[Verdict]]]:
+        """Decide on each member of a batch; others are served after each."""
         members = [judged.member(one, self.exchanges.answered_by(one)) for one in batch.members]
         judged.members = tuple(members)
-        decisions = [
-            self._decide_for_upstream(member, each, self._kind_of(each.exchange))
-            for member, each in zip(batch.members, members, strict=True)
-        ]
-        return together(decisions, partial(self._decided_for_members, batch, judged))
+        decisions: list[Decision[Verdict]] = []
+        for member, each in zip(batch.members, members, strict=True):
+            kind = self._kind_of(each.exchange)
+            decisions.append(self._decide_for_upstream(member, each, kind))
+            yield LET_OTHERS_GO_ON
+        return decisions
 
     def _decide_for_upstream(
         self, message: Single, judged: Judged, kind: Kind, *, is_accepted: bool = False

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import re
 from codecs import utf_8_decode
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from json.decoder import scanstring  # type: ignore[attr-defined]  # as messages.scan does
@@ -36,9 +36,11 @@ from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.messages.limits import MOST_LISTED, Limits, OverLimit, frozen
 from mcp_tool_filter.core.messages.messages import (
     A_TOOL,
+    Batch,
     Message,
     Place,
     Response,
+    Single,
     UnreadPlace,
     parse_message,
 )
@@ -197,41 +199,56 @@ def in_parts(raw: bytes) -> Iterator[bytes | None]:
 
 
 def parse_in_steps(raw: bytes, limits: Limits) -> Generator[None, None, Message]:
-    """Do as ``parse_message``, with pauses while a long list of tools is read.
+    """Do as ``parse_message``, with pauses while long lists of tools are read.
 
-    The tools are read first, then the rest, in which the list is known. Raises ProtocolError.
+    The tools are read first, then the rest, in which the lists are known. Raises ProtocolError.
     """
     if len(raw) > limits.message:
         raise OverLimit(f"a message is longer than {limits.message} bytes")
     text = decode(raw)
     known: dict[int, Value] = {}
-    room, budget = limits.depth - _LEVELS_ABOVE, PartBudget(MOST_LISTED)
+    definitions: dict[int, tuple[Definition, ...]] = {}
+    budget = PartBudget(MOST_LISTED)
     with suppress(ProtocolError, ValueError, IndexError, RecursionError):  # as the whole will tell
-        if (start := _start_of_tools(text)) is not None:
-            tools: list[Value] = []
-            definitions: list[Definition] = []
-            pause_at = start + _STEP
-            for tool in _elements(
-                text, start, lambda at: read_value(text, at, A_TOOL, room, budget)
-            ):
-                tools.append(tool)
-                definitions.append(read_definition(text, tool))
-                if tool.end > pause_at:
-                    yield
-                    pause_at = tool.end + _STEP
-            budget.take(len(tools))
-            end = after_space(text, tools[-1].end if tools else start + 1) + 1
-            known[start] = Value(start, end, elements=tuple(tools))
+        for start, levels_above in _starts_of_tools(text):
+            tools = yield from _read_tools(text, start, limits.depth - levels_above, budget)
+            end = after_space(text, tools[-1][0].end if tools else start + 1) + 1
+            known[start] = Value(start, end, elements=tuple(tool for tool, _ in tools))
+            definitions[start] = tuple(definition for _, definition in tools)
     message = parse_message(raw, limits, known)
-    if known and isinstance(message, Response):
+    if isinstance(message, Batch):
+        return Batch(tuple(_with_listing(one, definitions) for one in message.members))
+    return _with_listing(message, definitions)
+
+
+def _read_tools(
+    text: str, start: int, depth: int, budget: PartBudget
+) -> Generator[None, None, list[tuple[Value, Definition]]]:
+    tools: list[tuple[Value, Definition]] = []
+    pause_at = start + _STEP
+    for tool in _elements(text, start, lambda at: read_value(text, at, A_TOOL, depth, budget)):
+        tools.append((tool, read_definition(text, tool)))
+        if tool.end > pause_at:
+            yield
+            pause_at = tool.end + _STEP
+    budget.take(len(tools))
+    return tools
+
+
+def _with_listing(message: Single, definitions: Mapping[int, tuple[Definition, ...]]) -> Single:
+    """Return a message with the list in it, if that has been read."""
+    if not isinstance(message, Response) or message.result is None:
+        return message
+    tools = message.result.named.get("tools")
+    if tools is not None and (read := definitions.get(tools.start)) is not None:
         with suppress(ProtocolError):  # some reader may find another list: the judge will tell
-            return replace(message, listing=parse_listing(message, tuple(definitions)))
+            return replace(message, listing=parse_listing(message, read))
     return message
 
 
 def _runs_of_tools(text: str) -> Iterator[_Run]:
     """Yield the span of the first few tools of ``result.tools``, then of the next few."""
-    if (at := _start_of_tools(text)) is None:
+    if (at := _start_of_tools(text, after_space(text, 0))) is None:
         return
     first = end = 0
     for tool in _elements(text, at, lambda at: Value(at, skip_value(text, at))):
@@ -243,9 +260,21 @@ def _runs_of_tools(text: str) -> Iterator[_Run]:
         yield first, end
 
 
-def _start_of_tools(text: str) -> int | None:
-    """Return where the array ``result.tools`` begins, if there is one."""
-    at: int | None = after_space(text, 0)
+def _starts_of_tools(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where each list of a message, or of a batch, begins, and how many levels are above."""
+    at = after_space(text, 0)
+    if text[at] != "[":
+        if (start := _start_of_tools(text, at)) is not None:
+            yield start, _LEVELS_ABOVE
+        return
+    for member in _elements(text, at, lambda at: Value(at, skip_value(text, at))):
+        if (start := _start_of_tools(text, member.start)) is not None:
+            yield start, _LEVELS_ABOVE + 1
+
+
+def _start_of_tools(text: str, message: int) -> int | None:
+    """Return where the array ``result.tools`` of a message begins, if there is one."""
+    at: int | None = message
     for key in ("result", "tools"):
         at = _member(text, at, key) if at is not None and text[at] == "{" else None
     return at if at is not None and text[at] == "[" else None
