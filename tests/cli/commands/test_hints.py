@@ -137,6 +137,14 @@ def test_a_bridged_command_that_ends_while_we_ask_counts_as_lost(tmp_path: Path)
         assert answer["error"] == {"code": -32000, "message": "Upstream connection lost"}
 
 
+def test_a_server_that_says_nothing_of_its_tools_needs_allow(ran: Typed) -> None:
+    for tools, whose in (("a,b,c", "none of its 3 tools has"), ("a", "its only tool has no")):
+        err = ran("--list-tools", "--read-only", "--", *upstream("--tools", tools)).err
+        assert f"Warning: no tool is left: {whose} annotations: use --allow" in err
+    err = ran("--list-tools", "--read-only", "--deny", "^a", "--", *upstream("--tools", "a,b")).err
+    assert "annotations" not in err, "a pattern hides one of them"
+
+
 def test_every_source_and_the_report(tmp_path: Path, ran: Typed) -> None:
     """Hints add up, as deny patterns do."""
     file = tmp_path / "filter.toml"

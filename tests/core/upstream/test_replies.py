@@ -67,12 +67,13 @@ def test_the_body_of_a_refusal_need_not_be_a_message(body: bytes) -> None:
 
 @pytest.mark.parametrize(("asked", "answered"), [
     ({"id": 1, "method": "ping"}, {"id": 1, "result": {}}),
+    ({"id": 1, "method": "roots/list"}, {"id": 1, "result": {"roots": []}}),
     (
         {"id": "a", "method": "sampling/createMessage"},
         {"id": "a", "error": {"code": -32601, "message": "Method not found"}},
     ),
 ])  # fmt: skip
-def test_pings_are_answered_and_other_requests_refused(
+def test_pings_and_roots_are_answered_and_other_requests_refused(
     asked: dict[str, object], answered: dict[str, object]
 ) -> None:
     assert json.loads(replies.answer_to(asked) or b"") == {"jsonrpc": "2.0"} | answered

@@ -171,6 +171,17 @@ def test_waiting_for_a_silent_command_ends(tmp_path: Path) -> None:
     assert (found.returncode, found.stderr) == (1, said)
 
 
+def test_what_a_server_writes_to_stderr_begins_with_its_name(tmp_path: Path) -> None:
+    """Else it looks as if we had said it."""
+    text = "printf 'first\\nlast' >&2; exit 3"
+    found = run("doctor", *SHELL, text, home=tmp_path)
+    assert (found.stderr, "exited with code 3" in found.stdout) == ("sh: first\nsh: last\n", True)
+    file = tmp_path / "servers.toml"
+    file.write_text(f"[servers.files]\ncommand = {json.dumps([*SHELL[1:], text])}\n")
+    found = run("doctor", "--server", "files", "--config", str(file), home=tmp_path)
+    assert found.stderr == "files: first\nfiles: last\n"
+
+
 def test_text_between_a_commands_messages_is_shown(tmp_path: Path) -> None:
     """It may say why no tools come."""
     text = "echo Listening on port 8000; echo '{}'; exit 1"

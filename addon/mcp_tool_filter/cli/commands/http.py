@@ -108,6 +108,7 @@ def open_bridge(
         without=settings.without,
         most=settings.max_children,
         say=say,
+        name=settings.name,
     )
 
 

@@ -161,6 +161,7 @@ async def _fetch_from_command(settings: Settings, target: Target, *, is_quiet: b
         without=settings.without,
         cwd=settings.cwd,
         is_quiet=is_quiet,
+        name=settings.name or os.path.basename(settings.command[0]),
     )
     tell = _say_nothing if is_quiet else say
     return await fetch_from(

@@ -107,6 +107,11 @@ _FLAGS = {hint: f"--{hint}" if hint == READ_ONLY else f"--deny-hint {hint}" for 
 _CAUSES = {hint: Cause(flag, f"denied by {flag}") for hint, flag in _FLAGS.items()}
 
 
+def says_nothing(definition: bytes) -> bool:
+    """Tell whether a definition has no annotation that a hint could judge."""
+    return claims_in(definition) == _UNCLEAR
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     deny: tuple[Pattern, ...] = ()

@@ -43,6 +43,7 @@ from mcp_tool_filter.core.policy.choice import (
     Choice,
     Hider,
     is_locked,
+    says_nothing,
 )
 from mcp_tool_filter.core.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
 from mcp_tool_filter.core.policy.patterns import ALLOW_ALL, MAX_NAME, Pattern
@@ -166,6 +167,8 @@ class Snapshot:
     """Patterns that match every one of several tools."""
     faults: tuple[str, ...] = ()
     """The problems of tools that cannot be exposed."""
+    is_unannotated: bool = False
+    """True if only hints hide tools, and no hidden tool says anything of itself."""
     choice: Choice = EVERYTHING
     """The choice that it was made with."""
     catalog: tuple[CatalogItem, ...] = ()
@@ -276,6 +279,7 @@ class _Sorting:
     denied_bytes: int = 0
     matched: Counter[Pattern] = field(default_factory=Counter)
     judged: int = 0
+    is_unannotated: bool = True
     faults: list[str] = field(default_factory=list)
     foreseen: dict[str, tuple[bytes, Hider | None]] = field(default_factory=dict)
     """Definitions that were looked at before, and what hides them, by name."""
@@ -324,6 +328,8 @@ class _Sorting:
     def _deny(self, name: str, by: Hider, definition: Definition) -> None:
         self.denied[name] = by
         self.denied_bytes += len(definition.raw)
+        if self.is_unannotated:
+            self.is_unannotated = by in self.choice.causes and says_nothing(definition.raw)
         if is_locked(by):
             self.faults.append(not_in_lock(name, by))
 
@@ -341,6 +347,7 @@ class _Sorting:
                 if self.matched[one] == self.judged > 1 and (one.option, one.text) != ALLOW_ALL
             ),
             faults=tuple(self.faults),
+            is_unannotated=self.is_unannotated and bool(self.denied),
             choice=self.choice,
         )
 

@@ -437,7 +437,11 @@ def pattern_warnings(
     for pattern in snapshot.too_wide:
         if not is_empty or hiders != [pattern]:
             yield f'the pattern "{pattern.text}" matches every tool'
-    if is_empty and len(hiders) == 1 and hiders[0].text:
+    if is_empty and snapshot.is_unannotated:
+        many = len(snapshot.denied)
+        whose = f"none of its {many} tools has" if many > 1 else "its only tool has no"
+        yield f"no tool is left: {whose} annotations: use --allow"
+    elif is_empty and len(hiders) == 1 and hiders[0].text:
         yield f"no tool is left: {_in_words(hiders[0])} every tool"
     elif is_empty:
         choice, why = snapshot.choice, ""

@@ -149,14 +149,17 @@ def render_request(number: int, method: str, params: Result) -> bytes:
     return orjson.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
 
 
+_OWN_RESULTS: Final[dict[str, Result]] = {"ping": {}, "roots/list": {"roots": []}}
+
+
 def answer_to(message: Result) -> bytes | None:
-    """Return our answer if the message is a request: we support only ping."""
+    """Return our answer if the message is a request: we have declared roots, and have none."""
     number = message.get("id")
     if not isinstance(message.get("method"), str) or not isinstance(number, int | str):
         return None
     answer: dict[str, object] = {"jsonrpc": "2.0", "id": number}
-    if message["method"] == "ping":
-        answer["result"] = {}
+    if message["method"] in _OWN_RESULTS:
+        answer["result"] = _OWN_RESULTS[message["method"]]
     else:
         answer["error"] = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
     return orjson.dumps(answer)

@@ -526,7 +526,8 @@ def unwrap_all(found: Sequence[ListedServer], typed: Given) -> int:
 
 def _settings_for(listed: ListedServer, flags: Sequence[str], patience: str = "") -> Settings:
     """Return settings that start the server as the client would, filtered with these flags."""
-    return settings_of(entries.wrap(listed.original(), flags, ["mcp-tool-filter"]), patience)
+    settings = settings_of(entries.wrap(listed.original(), flags, ["mcp-tool-filter"]), patience)
+    return replace(settings, name=listed.name)
 
 
 def bare_settings_of(listed: ListedServer) -> Settings:

@@ -408,9 +408,10 @@ async def bridged(
     without: Collection[str],
     most: int,
     say: Callable[[str], None],
+    name: str = "",
 ) -> AsyncIterator[BridgedCommand]:
     """Run a command for each session, at most so many, until the end of the block."""
-    start = partial(Child, words, env=environment, without=without, cwd=folder)
+    start = partial(Child, words, env=environment, without=without, cwd=folder, name=name)
     sessions = BridgeSessions(start, limits, say=say, most=most)
     try:
         yield BridgedCommand(words, environment, folder, Bridge(sessions, limits))

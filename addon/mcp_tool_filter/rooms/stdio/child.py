@@ -1,7 +1,7 @@
 """The command that we filter: a child process and all processes that it starts.
 
 It runs in its own process group, so that we can end its children too, and a Ctrl+C in a terminal
-reaches it only once, through us. It shares our stderr.
+reaches it only once, through us. It shares our stderr; if it has a name, each line begins with it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from asyncio import Future
 
 _READ_SIZE = 64 * 1024
+_LAST_LINES = 0.5  # seconds to show the rest of its stderr
 
 
 class Child:
@@ -39,17 +40,30 @@ class Child:
         without: Collection[str] = (),
         cwd: str | None = None,
         is_quiet: bool = False,
+        name: str = "",
     ) -> None:
         """It gets our environment, ``without`` some variables, and with those of ``env``.
-        ``is_quiet`` if nobody shall see its stderr."""
+        ``is_quiet`` if nobody shall see its stderr; ``name`` is what begins the lines of it."""
         surrounding = {key: value for key, value in os.environ.items() if key not in without}
-        self._process = _start(command, surrounding | dict(env or {}), cwd, is_quiet=is_quiet)
+        stderr = subprocess.DEVNULL if is_quiet else subprocess.PIPE if name else None
+        self._process = _start(command, surrounding | dict(env or {}), cwd, stderr)
+        self._teller = Thread(target=self._tell, args=(f"{name}: ".encode(),), daemon=True)
+        if self._process.stderr:
+            self._teller.start()
         assert self._process.stdin
         assert self._process.stdout
         self._stdin = self._process.stdin.fileno()
         self._stdout = self._process.stdout.fileno()
         self._closing = Lock()  # prevents writing to a descriptor that was closed and reused
         self._takes_input = True
+
+    def _tell(self, start: bytes) -> None:
+        """Show what it writes to stderr, until its end."""
+        assert self._process.stderr
+        with self._process.stderr as stderr, open(stderr.fileno(), "rb", closefd=False) as lines:
+            while line := lines.readline(_READ_SIZE):
+                with suppress(OSError):  # nobody reads ours: the command goes on
+                    write_all(2, start + line.rstrip(b"\r\n") + b"\n")
 
     @property
     def pid(self) -> int:
@@ -93,6 +107,8 @@ class Child:
     def wait(self) -> int:
         """Wait until it has ended; return its exit code like a shell: 128 + N for signal N."""
         code = self._process.wait()
+        if self._teller.ident:
+            self._teller.join(_LAST_LINES)
         return code if code >= 0 else 128 - code
 
     def has_ended(self) -> bool:
@@ -240,7 +256,7 @@ def _wait_until_ready(descriptor: int, *, is_read: bool) -> None:
 
 
 def _start(
-    command: Sequence[str], surrounding: dict[str, str], cwd: str | None, *, is_quiet: bool
+    command: Sequence[str], surrounding: dict[str, str], cwd: str | None, stderr: int | None
 ) -> subprocess.Popen[bytes]:
     words = list(command)
     surrounding.pop(ENTRY, None)  # a filter that the command starts is not the entry's
@@ -251,7 +267,7 @@ def _start(
             words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL if is_quiet else None,
+            stderr=stderr,
             bufsize=0,
             env=surrounding,
             cwd=cwd,
