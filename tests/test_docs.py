@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from mcp_tool_filter.cli.options import OPTIONS
 from mcp_tool_filter.cli.table import TOPICS
+from mcp_tool_filter.rooms.rules.interceptors import to_plain
+from mcp_tool_filter.rooms.rules.source import read_source
 from tests.proxy import REPOSITORY
+from tests.rows import each_row
 from tests.shown import Block, blocks, blocks_of, pages
 
 PACKAGE = REPOSITORY / "addon" / "mcp_tool_filter"
@@ -161,10 +167,9 @@ _MOST_WORDS = 1_200
 
 
 def test_no_page_is_long() -> None:
-    """One page answers one question. The changelog is a list, which nobody reads as a whole."""
-    sizes = {page: len(page.read_text("utf-8").split()) for page in DOCS.rglob("*.md")}
-    long = {page.name: size for page, size in sizes.items() if size > _MOST_WORDS}
-    assert long.keys() <= {"CHANGELOG.md"}
+    """One page answers one question."""
+    sizes = {page.name: len(page.read_text("utf-8").split()) for page in DOCS.rglob("*.md")}
+    assert {name: size for name, size in sizes.items() if size > _MOST_WORDS} == {}
     assert len((REPOSITORY / "README.md").read_text("utf-8").split()) <= 1_000
 
 
@@ -172,6 +177,9 @@ def test_the_index_lists_every_page_once() -> None:
     listed = re.findall(r"\]\(([\w/-]+\.md)\)", (DOCS / "README.md").read_text("utf-8"))
     own = [page.name for page in DOCS.glob("*.md") if page.name != "README.md"]
     assert sorted(listed) == sorted([*own, "decisions/README.md"])
+    decisions = (DOCS / "decisions" / "README.md").read_text("utf-8")
+    own_decisions = {page.name for page in (DOCS / "decisions").glob("*.md")} - {"README.md"}
+    assert set(re.findall(r"\]\(([\w-]+\.md)\)", decisions)) == own_decisions
     assert sorted(TOPICS) == sorted(name.removesuffix(".md").lower() for name in own)
 
 
@@ -192,6 +200,22 @@ def anchors_of(text: str) -> set[str]:
     """Return the names that GitHub gives to the headings."""
     headings = re.findall(r"^#+ +(.*)$", _BLOCK.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}
+
+
+@each_row("block", [block for block in blocks() if block.kind in ("toml", "json", "yaml")])
+def test_each_example_of_a_file_is_valid(block: Block) -> None:
+    match block.kind:
+        case "toml":
+            schema = json.loads((DOCS / "config.schema.json").read_text("utf-8"))
+            jsonschema.validate(tomllib.loads(block.text), schema)
+        case "json":
+            json.loads(block.text)
+        case _:
+            read, mistakes = read_source(block.text.encode())
+            assert mistakes == []
+            rules = json.loads((DOCS / "rules.schema.json").read_text("utf-8"))
+            if block.text.startswith("interceptor:"):
+                jsonschema.validate(to_plain(read.to_json()), rules)
 
 
 _LOOKS_LIKE_A_COMMAND = re.compile(
