@@ -24,7 +24,7 @@ OPENED = answer(
     b'{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},'
     b'"serverInfo":{"name":"u","version":"1"}}}'
 ).replace(b"\r\n\r\n", b"\r\nMcp-Session-Id: s1\r\n\r\n", 1)
-LIST = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
+LIST = b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}'
 TOOLS = (
     b'{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"read","inputSchema":{}},'
     b'{"name":"wipe","description":"secret-of-wipe","inputSchema":{}}]}}'
@@ -34,6 +34,44 @@ CALL = (
 )
 RESULT = b'{"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text","text":"x"}]}}'
 ERROR = b'{"jsonrpc":"2.0","id":7,"error":{"code":-1,"message":"no"}}'
+
+META = (
+    b'{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
+    b'"io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"},'
+    b'"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}}}}'
+)
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a client speaks: with a session, or what it says of itself in each request."""
+
+    head: bytes
+    """Of its calls."""
+    has_session: bool = False
+    meta: bytes = b""
+    listing: bytes = b""
+    """The head of its lists, if that differs."""
+
+    def said(self, message: bytes) -> bytes:
+        """Return a message with its ``_meta``, and perhaps nothing else in its params."""
+        if not self.meta or b"_meta" in message or not message.endswith(b"}}"):
+            return message
+        more = b"" if message.endswith(b"{}}") else b","
+        return b'%b%b"_meta":%b}}' % (message[:-2], more, self.meta)
+
+
+NEWEST = MCP_HEADERS + b"MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/"
+STYLES = {
+    "session": Style(HEAD, has_session=True),
+    "no session": Style(HEAD.replace(b"Mcp-Session-Id: s1\r\n", b"")),
+    "2026-07-28": Style(
+        NEWEST + b"call\r\nMcp-Name: read\r\n", meta=META, listing=NEWEST + b"list\r\n"
+    ),
+}
+SESSION = STYLES["session"]
+
+NOTE = b'data: {"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}\n\n'
 
 type Act = Callable[[Table, Client], object]
 
@@ -62,9 +100,10 @@ class Ready:
 
 
 def ready(
-    *, has_lane: bool, head: bytes = HEAD, watch: Watch | None = None, **options: Any
+    *, has_lane: bool, style: Style = SESSION, watch: Watch | None = None, **options: Any
 ) -> Ready:
-    fetched = replace(example("read", "wipe"), endpoint="/mcp", sessions=True)
+    """A client that has called before: it is known, and so is the head of its calls."""
+    fetched = replace(example("read", "wipe"), endpoint="/mcp", sessions=style.has_session)
     table = Table(fetched=fetched, **options)
     counted, policy = Statistics(), table.listener.policy
     it = Ready(table, table.client(), counted)
@@ -73,8 +112,12 @@ def ready(
     policy.observe = counted.observer(lambda: 0.0, lambda _judged: None, seen)
     policy.observe_plain = counted.observer_of_plain([it, *(one.of_plain_calls for one in others)])
     table.service.has_lane = has_lane
-    for said, answered in ((INITIALIZE, OPENED), (LIST, answer(TOOLS)), (CALL, answer(RESULT))):
-        it.client.says(post(said, headers=MCP_HEADERS if said is INITIALIZE else head))
+    if style.has_session:
+        it.client.says(post(INITIALIZE, headers=MCP_HEADERS))
+        table.link.says(OPENED)
+    for said, answered in ((LIST, answer(TOOLS)), (CALL, answer(RESULT))):
+        head = style.listing if said is LIST and style.listing else style.head
+        it.client.says(post(style.said(said), headers=head))
         table.link.says(answered)
     assert it.client.taken().endswith(RESULT)
     it.lanes = 0
@@ -106,13 +149,13 @@ def heard(it: Ready, body: bytes, acts: Sequence[Act], head: bytes) -> dict[str,
 
 
 def compared(
-    body: bytes, *acts: Act, head: bytes = HEAD, **options: Any
+    body: bytes, *acts: Act, style: Style = SESSION, **options: Any
 ) -> tuple[bool, dict[str, object]]:
     """Let a call go both ways; return whether the lane took it, and what was seen."""
     seen = []
     for has_lane in (True, False):
-        it = ready(has_lane=has_lane, head=head, **options)
-        seen.append((it.lanes, heard(it, body, acts, head), it.lanes))
+        it = ready(has_lane=has_lane, style=style, **options)
+        seen.append((it.lanes, heard(it, style.said(body), acts, style.head), it.lanes))
     (_, short, taken), (_, whole, never) = seen
     assert never == 0
     assert short == whole
@@ -163,6 +206,53 @@ ANSWERS = {
     "event with a list": answer(
         b"data: " + TOOLS + b"\n\ndata: " + RESULT + b"\n\n", kind="text/event-stream"
     ),
+    **{
+        f"event: {name}": SSE_HEAD + b"".join(map(chunk, said)) + b"0\r\n\r\n"
+        for name, said in {
+            "named": [b"event: message\ndata: " + RESULT + b"\n\n"],
+            "with an id": [b"id: a-1\nevent: message\ndata: " + RESULT + b"\n\n"],
+            "CRLF": [b"event: message\r\ndata: " + RESULT + b"\r\n\r\n"],
+            "mixed line ends": [b"event: message\r\ndata: " + RESULT + b"\n\n"],
+            "CR": [b"data: " + RESULT + b"\r\r"],
+            "half a CRLF": [b"data: " + RESULT + b"\r\n\r"],
+            "no space": [b"data:" + RESULT + b"\n\n"],
+            "another name": [b"event: other\ndata: " + RESULT + b"\n\n"],
+            "an endpoint": [b"event: endpoint\ndata: " + RESULT + b"\n\n"],
+            "two names": [b"event: message\nevent: endpoint\ndata: " + RESULT + b"\n\n"],
+            "in two lines": [b"data: " + RESULT.replace(b",", b",\ndata: ", 1) + b"\n\n"],
+            "in two lines of JSON": [b"data: " + RESULT.replace(b",", b",\n", 1) + b"\n\n"],
+            "a line between": [b"data: " + RESULT[:-1] + b"\nretry: 1\ndata: }\n\n"],
+            "a comment first": [b": hello\n\n", b"data: " + RESULT + b"\n\n"],
+            "an empty event first": [b"id: a\ndata: \n\n", b"data: " + RESULT + b"\n\n"],
+            "a notification first": [NOTE, b"data: " + RESULT + b"\n\n"],
+            "with the result in one chunk": [NOTE + b"data: " + RESULT + b"\n\n"],
+            "a notification after": [b"data: " + RESULT + b"\n\n", NOTE],
+            "a comment after": [b"data: " + RESULT + b"\n\n", b": bye\n\n"],
+            "the result twice": [b"data: " + RESULT + b"\n\n"] * 2,
+            "a list after": [b"data: " + RESULT + b"\n\n", b"data: " + TOOLS + b"\n\n"],
+            "no blank line": [b"data: " + RESULT + b"\n"],
+            "in pieces": [b"data: " + RESULT[:9], RESULT[9:] + b"\n\n"],
+            "an error": [b"data: " + ERROR + b"\n\n"],
+            "another id": [b"data: " + RESULT.replace(b":7,", b":8,") + b"\n\n"],
+            "nothing": [],
+            "a BOM": [b"\xef\xbb\xbfdata: " + RESULT + b"\n\n"],
+            "a line that some see": [b"id: a\x0bdata: x\ndata: " + RESULT + b"\n\n"],
+        }.items()
+    },
+    "event without an end": SSE_HEAD + chunk(b"data: " + RESULT + b"\n\n"),
+    "event and not a chunk": SSE_HEAD + chunk(b"data: " + RESULT + b"\n\n") + b"hello\r\n",
+    "event until the end": SSE_HEAD.replace(b"Transfer-Encoding: chunked\r\n", b"")
+    + b"data: "
+    + RESULT
+    + b"\n\n",
+    "event with an ETag": SSE_HEAD.replace(b"\r\n", b"\r\nETag: x\r\n", 1)
+    + chunk(b"data: " + RESULT + b"\n\n")
+    + b"0\r\n\r\n",
+    "event with another status": SSE_HEAD.replace(b"200 OK", b"404 Not Found")
+    + chunk(b"data: " + RESULT + b"\n\n")
+    + b"0\r\n\r\n",
+    "complete": answer(RESULT.replace(b"]}}", b'],"resultType":"complete"}}')),
+    "more is wanted": answer(RESULT.replace(b"]}}", b'],"resultType":"input_required"}}')),
     "cut": answer(RESULT)[:-3],
     "closes": answer(RESULT).replace(b"\r\n", b"\r\nConnection: close\r\n", 1),
     "two answers": answer(RESULT) + answer(RESULT),

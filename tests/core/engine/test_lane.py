@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -27,15 +28,18 @@ from tests.core.engine.both_ways import (
     CALL,
     HEAD,
     MEANWHILE,
+    META,
     RESULT,
+    STYLES,
     compared,
     heard,
     ready,
     says,
 )
 from tests.core.engine.table import Client, Table
-from tests.raw_client import MCP_HEADERS, post
-from tests.raw_upstream import answer
+from tests.raw_client import post
+from tests.raw_upstream import SSE_HEAD, answer, chunk
+from tests.rows import each_row
 
 
 def test_a_plain_call_takes_the_lane_both_ways() -> None:
@@ -69,6 +73,19 @@ def test_plain_calls_take_the_lane(body: bytes) -> None:
     assert whole["upstream"][-1].endswith(b"\r\n\r\n" + body)  # type: ignore[index]
 
 
+@pytest.mark.parametrize("meta", [
+    META,
+    META.replace(b"{", b'{"progressToken":1,', 1),
+    META[:-1] + b',"progressToken":"a"}',
+    META.replace(b'"version":"1"', b'"version":"tools/call"'),
+], ids=range(4))  # fmt: skip
+def test_a_client_without_a_session_takes_the_lane(meta: bytes) -> None:
+    style = replace(STYLES["2026-07-28"], meta=meta)
+    taken, whole = compared(CALL, says(answer(RESULT)), style=style)
+    assert taken
+    assert whole["upstream"][-1].endswith(b"\r\n\r\n" + style.said(CALL))  # type: ignore[index]
+
+
 NOT_PLAIN = [
     CALL.replace(b'"read"', b'"wipe"'),
     CALL.replace(b'"read"', b'"unknown"'),
@@ -94,7 +111,26 @@ NOT_PLAIN = [
     CALL.replace(b'{"a":1}', b'{"a":"\x01"}'),
     CALL.replace(b'{"a":1}', b'{"a":%b1%b}' % (b"[" * 200, b"]" * 200)),
     CALL.replace(b'{"a":1}', b'{"a":1},"task":{}'),
-    CALL.replace(b'{"a":1}', b'{"a":1},"_meta":{"io.modelcontextprotocol/clientInfo":{}}'),
+    CALL.replace(b'{"a":1}', b'{"a":1},"_meta":{"io.modelcontextprotocol/variant":{}}'),
+    *(
+        CALL.replace(b'{"a":1}', b'{"a":1},"_meta":' + meta)
+        for meta in (
+            META.replace(b'"c"', b'"\\u0063"'),
+            META.replace(b'"c"', b'"\xc3\xa9"'),
+            META.replace(b'"c"', b'"%b"' % (b"c" * 5000)),
+            META.replace(b"{", b'{"io.modelcontextprotocol/clientInfo":{},', 1),
+            META.replace(b"{", b'{"io.modelcontextprotocol/server-variant":"x",', 1),
+            META.replace(b"{", b'{"traceparent":"00-1-2-01",', 1),
+            META.replace(b'"form"', b'"method":"tools/call","params":{"name":"wipe"},"form"'),
+            META.replace(b"{", b'{"progressToken":1.5,', 1),
+            META.replace(b"{", b'{"progressToken":1,"progressToken":2,', 1),
+            META.replace(b'"version"', b'"progressToken":1,"version"'),
+            META[:-1],
+            b"null",
+            b"[]",
+            b"1",
+        )
+    ),
     CALL.replace(b'{"a":1}', b'{"a":"%b"}' % (b"x" * 300_000)),
     b"[" + CALL + b"]",
     b"\xef\xbb\xbf" + CALL,
@@ -113,15 +149,16 @@ def test_all_other_calls_go_the_whole_way(body: bytes) -> None:
     assert not taken
 
 
-@pytest.mark.parametrize("pieces", [1, 3])
-@pytest.mark.parametrize("name", ANSWERS)
-def test_whatever_answers_a_plain_call_comes_out_the_same(name: str, pieces: int) -> None:
+@pytest.mark.parametrize("style", STYLES)
+@each_row("name", ANSWERS)
+def test_whatever_answers_a_plain_call_comes_out_the_same(name: str, style: str) -> None:
     raw = ANSWERS[name]
-    size = -(-len(raw) // pieces)
-    acts = [says(raw[at : at + size]) for at in range(0, len(raw), size)]
-    taken, _ = compared(CALL, *acts)
-    assert taken
-    compared(CALL, *acts, lambda table, _client: table.link.ends())
+    for pieces in (1, 3):
+        size = -(-len(raw) // pieces)
+        acts = [says(raw[at : at + size]) for at in range(0, len(raw), size)]
+        taken, _ = compared(CALL, *acts, style=STYLES[style])
+        assert taken
+        compared(CALL, *acts, lambda table, _client: table.link.ends(), style=STYLES[style])
 
 
 @pytest.mark.parametrize("answered", ["result", "error", "event", "a list", "cut"])
@@ -133,6 +170,37 @@ def test_whatever_happens_to_a_plain_call_comes_out_the_same(name: str, answered
 
     taken, _ = compared(CALL, MEANWHILE[name], ended, lambda table, client: client.leaves())
     assert taken
+
+
+EVENT = chunk(b"data: " + RESULT + b"\n\n")
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("begun", [SSE_HEAD, SSE_HEAD + EVENT], ids=["its head", "its event"])
+@each_row("name", MEANWHILE)
+def test_whatever_happens_within_a_stream_comes_out_the_same(
+    name: str, begun: bytes, style: str
+) -> None:
+    def ended(table: Table, _client: Client) -> None:
+        if table.link.is_open:
+            rest = EVENT if begun is SSE_HEAD else b""
+            table.link.says(rest + b"0\r\n\r\n")
+
+    acts = [says(begun), MEANWHILE[name], ended, lambda _table, client: client.leaves()]
+    taken, _ = compared(CALL, *acts, style=STYLES[style])
+    assert taken
+
+
+def test_a_plain_event_takes_the_lane_both_ways() -> None:
+    it = ready(has_lane=True)
+    it.client.says(post(CALL, headers=HEAD))
+    for raw in (SSE_HEAD, EVENT):
+        it.table.link.says(raw)
+        assert not it.table.service.open
+    assert it.client.got.endswith(EVENT)
+    it.table.link.says(b"0\r\n\r\n")
+    assert it.client.got.endswith(b"0\r\n\r\n")
+    assert not it.table.service.lanes
 
 
 def later(table: Table, _client: Client) -> None:
@@ -223,9 +291,12 @@ REPLIES = objects([(b'"jsonrpc"', st.just(b'"2.0"')), (b'"id"', IDS), (b'"result
 
 
 @settings(max_examples=150, deadline=None)
-@given(call=CALLS, reply=REPLIES)
-def test_random_calls_and_results_come_out_the_same(call: bytes, reply: bytes) -> None:
-    compared(call, says(answer(reply)))
+@given(call=CALLS, reply=REPLIES, style=st.sampled_from(list(STYLES)), is_event=st.booleans())
+def test_random_calls_and_results_come_out_the_same(
+    call: bytes, reply: bytes, style: str, is_event: bool
+) -> None:
+    said = SSE_HEAD + chunk(b"data: " + reply + b"\n\n") if is_event else answer(reply)
+    compared(call, says(said), style=STYLES[style])
 
 
 @settings(max_examples=150, deadline=None)
@@ -238,6 +309,21 @@ def test_damaged_calls_and_results_come_out_the_same(
 ) -> None:
     reply = RESULT[:there] + other + RESULT[there + lost :]
     compared(CALL[:at] + new + CALL[at + gone :], says(answer(reply)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    at=st.integers(0, len(META)), gone=st.integers(0, 3), new=st.binary(max_size=3),
+    there=st.integers(0, len(RESULT)), lost=st.integers(0, 3), other=st.binary(max_size=3),
+)  # fmt: skip
+def test_damaged_metas_and_events_come_out_the_same(
+    at: int, gone: int, new: bytes, there: int, lost: int, other: bytes
+) -> None:
+    event = b"event: message\ndata: " + RESULT + b"\n\n"
+    event = event[:there] + other + event[there + lost :]
+    style = STYLES["2026-07-28"]
+    call = style.said(CALL).replace(META, META[:at] + new + META[at + gone :])
+    compared(call, says(SSE_HEAD + chunk(event) + b"0\r\n\r\n"), style=style)
 
 
 def test_no_attack_comes_through_the_lane() -> None:
@@ -324,9 +410,10 @@ def test_options_that_need_the_whole_way_close_the_lane(options: dict[str, Any])
 
 
 @pytest.mark.parametrize("head", [
-    HEAD.replace(b"s1", b"s2"), HEAD + b"Authorization: Bearer x\r\n", HEAD + b"Mcp-Name: read\r\n",
+    HEAD.replace(b"s1", b"s2"), HEAD + b"Authorization: Bearer x\r\n",
+    HEAD + b"Mcp-Name: wipe\r\n", HEAD + b"Mcp-Method: tools/list\r\n",
+    HEAD + b"Mcp-Name: =?base64?cmVhZA==?=\r\n", HEAD + b"Mcp-Name: Read\r\n",
     HEAD + b"X-User: ann\r\n", HEAD + b"Content-Encoding: gzip\r\n", HEAD + b"Origin: null\r\n",
-    MCP_HEADERS,
 ])  # fmt: skip
 def test_other_heads_go_the_whole_way(head: bytes) -> None:
     it = ready(has_lane=True)
@@ -360,6 +447,6 @@ def test_a_bug_behind_the_lane_lets_no_answer_pass(
 
 
 def test_what_is_plain_is_said_in_bytes() -> None:
-    assert plain_call(CALL) == (b"7", "read")
+    assert plain_call(CALL) == (b"7", "read", b"", None)
     assert is_plain_result(RESULT, b"7")
     assert not is_plain_result(RESULT, b"8")

@@ -28,7 +28,10 @@ from tests.core.engine.both_ways import (
     HEAD,
     MEANWHILE,
     RESULT,
+    SESSION,
+    STYLES,
     Act,
+    Style,
     heard,
     ready,
     says,
@@ -36,10 +39,14 @@ from tests.core.engine.both_ways import (
 from tests.core.engine.table import Client, Table
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.raw_client import post
-from tests.raw_upstream import answer
+from tests.raw_upstream import SSE_HEAD, answer, chunk
+from tests.rows import each_row
 from tests.served import served
 
 _TIMES = {"upstream_ms": 3.25, "own_ms": 0.5}
+
+
+EVENT = chunk(b"data: " + RESULT + b"\n\n")
 
 
 class Watched:
@@ -82,13 +89,13 @@ class Watched:
         }
 
 
-def compared(body: bytes, *acts: Act, head: bytes = HEAD) -> tuple[bool, dict[str, Any]]:
+def compared(body: bytes, *acts: Act, style: Style = SESSION) -> tuple[bool, dict[str, Any]]:
     """Let a call go both ways; return whether the lane took it, and what the watchers show."""
     seen, lanes = [], []
     for has_lane in (True, False):
         watched = Watched()
-        it = ready(has_lane=has_lane, head=head, watch=watched.watch)
-        known = heard(it, body, acts, head)
+        it = ready(has_lane=has_lane, style=style, watch=watched.watch)
+        known = heard(it, style.said(body), acts, style.head)
         steps: list[object] = [known, watched.seen()]
         watched.auditor.give_up(_end_of)
         steps.append(watched.seen())
@@ -123,9 +130,10 @@ def test_what_is_long_is_cut() -> None:
     assert all(0 < len(one) < 20_000 for one in shown["details"][0].values())
 
 
-@pytest.mark.parametrize("name", ANSWERS)
-def test_whatever_answers_is_told_of_as_usual(name: str) -> None:
-    taken, _ = compared(CALL, says(ANSWERS[name]))
+@pytest.mark.parametrize("style", STYLES)
+@each_row("name", ANSWERS)
+def test_whatever_answers_is_told_of_as_usual(name: str, style: str) -> None:
+    taken, _ = compared(CALL, says(ANSWERS[name]), style=STYLES[style])
     assert taken
 
 
@@ -139,7 +147,7 @@ def another(table: Table, _client: Client) -> None:
 
 
 @pytest.mark.parametrize("answered", ["result", "error", "cut"])
-@pytest.mark.parametrize("name", [*MEANWHILE, "it is cancelled", "another has the same id"])
+@each_row("name", [*MEANWHILE, "it is cancelled", "another has the same id"])
 def test_whatever_happens_meanwhile_is_told_of_as_usual(name: str, answered: str) -> None:
     act = {**MEANWHILE, "it is cancelled": cancelled, "another has the same id": another}[name]
 
@@ -149,6 +157,18 @@ def test_whatever_happens_meanwhile_is_told_of_as_usual(name: str, answered: str
                 link.says(ANSWERS[answered])
 
     taken, _ = compared(CALL, act, ended, lambda _table, client: client.leaves())
+    assert taken
+
+
+@pytest.mark.parametrize("begun", [SSE_HEAD, SSE_HEAD + EVENT], ids=["its head", "its event"])
+@each_row("name", [*MEANWHILE, "it is cancelled"])
+def test_whatever_happens_within_a_stream_is_told_of_as_usual(name: str, begun: bytes) -> None:
+    def ended(table: Table, _client: Client) -> None:
+        if table.link.is_open:
+            table.link.says((EVENT if begun is SSE_HEAD else b"") + b"0\r\n\r\n")
+
+    act = MEANWHILE.get(name, cancelled)
+    taken, _ = compared(CALL, says(begun), act, ended, lambda _table, client: client.leaves())
     assert taken
 
 

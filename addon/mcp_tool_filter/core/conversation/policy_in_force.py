@@ -169,6 +169,10 @@ class PlainCall(Protocol):
     @property
     def client(self) -> Client: ...
 
+    @property
+    def meta(self) -> bytes:
+        """The ``_meta`` by which a client without a session says who it is; or empty."""
+
 
 class PlainObserver(Protocol):
     """Observes plain calls: those that are forwarded unchanged, and so are their results."""

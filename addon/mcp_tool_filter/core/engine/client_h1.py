@@ -27,7 +27,7 @@ from mcp_tool_filter.core.engine.exchange import (
     answer_to,
     begin_exchange,
 )
-from mcp_tool_filter.core.engine.lane import take_lane
+from mcp_tool_filter.core.engine.lane import SAYS_CALL, take_lane
 from mcp_tool_filter.core.engine.service import Host, Service, Silence
 from mcp_tool_filter.core.engine.wire import (
     CONTINUE,
@@ -44,8 +44,7 @@ from mcp_tool_filter.core.engine.wire import (
 from mcp_tool_filter.core.policy.verdict import Reason, Reply, Why
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.engine.lane import take_lane
-from mcp_tool_filter.core.engine.service import Asking
+    from mcp_tool_filter.core.engine.service import Asking
 
 _CLOSE = b"connection: close\r\n"
 _TIMED_OUT = 408
@@ -243,8 +242,8 @@ class H1Client:
             raise Fault("a tunnel", NOT_IMPLEMENTED)
         self._note_request(is_whole=head.body is not None)
         body, head.body = head.body, None
-        known = head.notes.head
-        if body and known is not None and known.said.session_id and self._exchange_type is Exchange:
+        # The first with its head always goes the whole way.
+        if body and SAYS_CALL in body and head.notes.out_head and self._exchange_type is Exchange:
             self.exchange = lane = take_lane(service, self, head, body)
             if lane is not None:
                 return lane.begin()

@@ -1,14 +1,15 @@
-"""The lane: the short way of the commonest exchange, a plain call of an allowed tool in a session.
+"""The lane: the short way of the commonest exchange, a plain call of an allowed tool.
 
 The idea: a call is plain if its bytes prove that there is nothing to judge but its name. It has the
 members of the schema, each once and in the usual spelling, so every reader reads it as we do. Its
-answer is plain in the same way. The whole way would forward both unchanged; so does the lane, and
-remembers only the id.
+answer is plain in the same way, as JSON or as one event. The whole way would forward both
+unchanged; so does the lane, and remembers only the id.
 
-    a plain call ──► sent ──► a plain result ──► answered
-                       └──► anything else: ``whole`` makes the exchange that it would have been, and
-                            that one goes on: another answer, a loss, a client that leaves, somebody
-                            who asks the service for its exchanges
+    a plain call ──► sent ──► a plain result ─────────────────────────► answered
+                      │   └──► the head of a stream ──► one event ──► its end ──┘
+                      └──► anything else: ``whole`` makes the exchange that it would have been, and
+                           that one goes on: another answer, a loss, a client that leaves, somebody
+                           who asks the service for its exchanges
 
 ``may_take`` is the one place that says whether anybody wants to see more than the lane shows. Hooks
 and links declare that (``needs_messages``), and so do observers (``Watch``): the terminal's lines,
@@ -19,22 +20,31 @@ The proof by length: msgspec reads a call into the members of the schema and ref
 member that stands twice it returns the last. But the members that it returns, in their shortest
 spelling, are as long as all bytes together: so nothing else is there, neither a second member nor a
 key in another spelling.
+
+A client without a session (2026-07-28) says with each call what it can and which program it is.
+That is the same each time, so what it means is read by the code of the whole way, and remembered.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mcp_tool_filter.core.conversation.conversation import Conversation
+from mcp_tool_filter.core.conversation.declared import capabilities_in, program_in
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce, needs_of
 from mcp_tool_filter.core.engine.exchange import Answer, Exchange, Phase, fields_of
 from mcp_tool_filter.core.engine.service import Service
+from mcp_tool_filter.core.engine.streaming import open_stream
+from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.asked import HttpExchange
+from mcp_tool_filter.core.http.head import describes_body
+from mcp_tool_filter.core.messages.carried import may_carry
 from mcp_tool_filter.core.messages.large import SIMPLE_ID
+from mcp_tool_filter.core.messages.messages import Request, parse_message
 from mcp_tool_filter.core.messages.skim import opens_more
 from mcp_tool_filter.core.policy.situation import Client, RpcExchange, Via
 from mcp_tool_filter.core.policy.snapshot import Standing
@@ -46,19 +56,41 @@ if TYPE_CHECKING:
     from mcp_tool_filter.core.engine.service import Address
     from mcp_tool_filter.core.engine.upstream import Upstream
     from mcp_tool_filter.core.engine.wire import AnswerHead, RequestHead
+    from mcp_tool_filter.core.http.head import AnswerNotes, Fields
 
 _MOST = 256 * 1024  # bytes: longer ones are rare, and the whole way takes hardly longer for them
 _MOST_BRACKETS = 100  # so it nests less deeply than any limit that users may set
 _FEWEST_LEVELS = _MOST_BRACKETS + 2
 _ID = re.compile(SIMPLE_ID).fullmatch
-_PROGRESS = re.compile(rb'\{"progressToken":(?:%b)\}' % SIMPLE_ID).fullmatch
+_PROGRESS = re.compile(rb'"progressToken":(?:%b)' % SIMPLE_ID)
 _NAME = re.compile(rb'"[!#-\[\]-~]{1,256}"').fullmatch  # ASCII without space, quote, backslash
 _BRACKETS = (b"[", b"{")
+_EVENT = re.compile(
+    rb"(?:event: ?message\r?\n|id: ?[A-Za-z0-9_.:/+=-]{0,128}\r?\n){0,2}data: (?=\{)"
+).match
+"""An event up to its data, in the only usual spelling."""
+_METHOD = "tools/call"
+SAYS_CALL = b'"tools/call"'
+"""Each plain call says this somewhere."""
+_JSON, _STREAM = "application/json", "text/event-stream"
 _CALL = len('{"jsonrpc":"2.0","id":,"method":"tools/call","params":{"name":}}')
 _ARGUMENTS, _META = len(',"arguments":'), len(',"_meta":')
-_RESULT = frozenset({"content", "structuredContent", "isError"})
+_RESULT = frozenset({"content", "structuredContent", "isError", "resultType"})
+_IN_META = frozenset(
+    "io.modelcontextprotocol/" + name
+    for name in ("protocolVersion", "clientInfo", "clientCapabilities", "logLevel")
+)
+_WITH_META = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":%b}}'
+_LONGEST_META = 4096  # bytes
 
 # What the bytes say
+
+
+class Declared(NamedTuple):
+    """What a call says of its client."""
+
+    capabilities: str | None = None
+    program: str | None = None
 
 
 class CallRead(NamedTuple):
@@ -66,6 +98,8 @@ class CallRead(NamedTuple):
 
     id: bytes
     tool: str
+    meta: bytes = b""
+    declared: Declared | None = None
 
 
 @cache
@@ -97,7 +131,7 @@ def plain_call(raw: bytes) -> CallRead | None:
         return None
     params = call.params
     id, name = bytes(call.id), bytes(params.name)
-    if call.jsonrpc != "2.0" or call.method != "tools/call" or not _ID(id) or not _NAME(name):
+    if call.jsonrpc != "2.0" or call.method != _METHOD or not _ID(id) or not _NAME(name):
         return None
     length = _CALL + len(id) + len(name)
     arguments, meta = bytes(params.arguments), bytes(params._meta)  # empty if there are none
@@ -105,13 +139,48 @@ def plain_call(raw: bytes) -> CallRead | None:
         length += _ARGUMENTS + len(arguments)
         if arguments[:1] != b"{" or opens_more(raw, _BRACKETS, 0, len(raw), _MOST_BRACKETS):
             return None
+    declared = None
     if meta:
         length += _META + len(meta)
-        if not _PROGRESS(meta):
+        meta = _without_progress(meta)
+        declared = _declared_in(meta)
+        if declared is None:
             return None
     if length != len(raw) and (meta or raw not in _spaced(id, name, arguments)):
         return None
-    return CallRead(id, name[1:-1].decode())
+    return CallRead(id, name[1:-1].decode(), meta, declared)
+
+
+def _without_progress(meta: bytes) -> bytes:
+    """Return a ``_meta`` without its first member, or its last one, if that is a plain token for
+    progress: it is another one in each call."""
+    if (found := _PROGRESS.search(meta)) is None:
+        return meta
+    start, end = found.span()
+    if start == 1:
+        return b"{" + meta[end:].removeprefix(b",")
+    is_last = meta[start - 1 : start] == b"," and meta[end:] == b"}"
+    return meta[: start - 1] + b"}" if is_last else meta
+
+
+@lru_cache(maxsize=64)
+def _declared_in(meta: bytes) -> Declared | None:
+    """Return what a ``_meta`` says of the client; None if it may say more than that."""
+    if meta == b"{}":
+        return Declared()
+    if len(meta) > _LONGEST_META or b"\\" in meta or not meta.isascii():
+        return None
+    try:
+        message = parse_message(_WITH_META % meta)
+        if not isinstance(message, Request) or message.params is None or may_carry(message):
+            return None
+        members = message.params.named["_meta"].members
+        keys = [one.key for one in members or ()]
+        is_plain = members and len(keys) == len(set(keys)) and _IN_META.issuperset(keys)
+        said = capabilities_in(message), program_in(message)
+    except ProtocolError:
+        return None
+    return Declared(*said) if is_plain else None
 
 
 def _spaced(id: bytes, name: bytes, arguments: bytes) -> tuple[bytes, ...]:
@@ -144,8 +213,22 @@ def is_plain_result(raw: bytes, id: bytes) -> bool:
         length == end - start
         and members.keys() <= _RESULT
         and bytes(members.get("isError", b"false")) == b"false"
+        and bytes(members.get("resultType", b'"complete"')) == b'"complete"'
         and not opens_more(raw, _BRACKETS, 0, len(raw), _MOST_BRACKETS)
     )
+
+
+def data_in(event: bytes) -> bytes:
+    """Return the data of bytes that are exactly one event; empty if they are anything else."""
+    if (head := _EVENT(event)) is None:
+        return b""
+    start, end = head.end(), len(event) - 2
+    if event.endswith(b"\r\n\r\n"):
+        end -= 2
+    elif not event.endswith(b"\n\n"):
+        return b""
+    data = event[start:end]
+    return b"" if b"\n" in data or b"\r" in data else data
 
 
 # Who wants to see more
@@ -167,7 +250,8 @@ def may_take(service: Service) -> bool:
         and not any(_OF_SERVICE(service)) and not any(_OF_POLICY(policy))
         and not config.shadow and config.catalog is None and config.editor is None
         and not config.only_mcp
-        and config.limits.depth >= _FEWEST_LEVELS and config.limits.message >= _MOST
+        and config.limits.depth >= _FEWEST_LEVELS
+        and config.limits.message >= _MOST and config.limits.pending >= 2 * _MOST
         and not listener.is_forward and not listener.keeps_host and not listener.legacy.endpoints
     )  # fmt: skip
 
@@ -185,7 +269,7 @@ def _lane_for(service: Service, down: H1Client, head: RequestHead, body: bytes) 
     notes, policy = head.notes, service.listener.policy
     known = notes.head
     if (
-        known is None or not notes.out_head  # the first with this head always goes the whole way
+        known is None or not notes.out_head
         or notes.config is not policy.config or notes.problem is not None
         or head.method != "POST" or known.target != policy.fetched.endpoint or known.problem
         or not may_take(service)
@@ -197,20 +281,30 @@ def _lane_for(service: Service, down: H1Client, head: RequestHead, body: bytes) 
     if before is not None and (may_be_login is None or may_be_login(head.target)):
         return None
     said, names = known.said, known.names
-    if said.coding or said.method is not None or said.name is not None or not said.session_id:
+    if said.coding or said.method not in (None, _METHOD) or not names.are_harmless:
         return None
-    if not names.are_harmless or (call := plain_call(body)) is None:
+    if (call := plain_call(body)) is None or said.name not in (None, call.tool):
+        return None
+    if said.name is not None and call.tool.startswith("=?"):  # it may be encoded
         return None
     now = policy.clock()
-    session = service.listener.sessions.get(said.session_id, now)
-    if session is None:
+    id, session = said.session_id or None, None
+    if id and (session := service.listener.sessions.get(id, now)) is None:
         return None
-    client = Client(Via.HTTP, session, None, claimed_session=said.session_id)
-    kind = policy.kinds.of(client)
+    client = Client(Via.HTTP, session, None if session else said.revision, claimed_session=id)
+    kind = policy.kinds.of(client, _exchange_of(call, now, len(body)) if call.declared else None)
     if not _is_certain(kind) or kind.snapshot.standing(call.tool) is not Standing.ALLOWED:
         return None
-    session.has_acted = True
+    if session is not None:
+        session.has_acted = True
     return Lane(service, down, head, body, call, client, kind, now)
+
+
+def _exchange_of(call: CallRead, asked_at: float, size: int) -> RpcExchange:
+    exchange = RpcExchange(_METHOD, call.id.decode(), call.tool, asked_at, size)
+    if call.declared is not None:
+        exchange.capabilities, exchange.program = call.declared
+    return exchange
 
 
 def _is_certain(kind: Kind) -> bool:
@@ -218,10 +312,16 @@ def _is_certain(kind: Kind) -> bool:
     return kind.is_listed and not kind.is_stale and not kind.is_split
 
 
+def _head_of_stream(notes: AnswerNotes, fields: Fields) -> Answer:
+    return Answer(200, notes.reason, tuple([one for one in fields if not describes_body(one[0])]))
+
+
 class Lane:
     """One plain call, until its answer has come or it is a whole exchange."""
 
-    stream = flow = None
+    flow = None
+    stream: Answer | None = None
+    """The head that the client has got of an event stream."""
     address: Address | None = None
     may_use_any = False
     size = 0
@@ -237,15 +337,26 @@ class Lane:
         self.up: Upstream | None = None
         self.body, self.client, self.tool, self.asked_at = body, client, call.tool, asked_at
         self.sent_at = asked_at
-        self._id, self._kind = call.id, kind
+        self._call, self._kind = call, kind
         self._whole: Exchange | None = None
         self._observer: PlainObserver | None = None
-        self._is_answered = False
+        self._head: AnswerHead | None = None
+        self._has_result = self._is_over = False
 
     @property
     def id(self) -> str:
         """The id as it was written."""
-        return self._id.decode()
+        return self._call.id.decode()
+
+    @property
+    def meta(self) -> bytes:
+        """What it says of its client."""
+        return self._call.meta
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the client has got a part of the answer."""
+        return self.stream is not None
 
     def begin(self) -> None:
         """Send the call."""
@@ -271,23 +382,66 @@ class Lane:
 
     def on_answer(self, head: AnswerHead, body: bytes) -> None:
         """Pass on a plain result; whatever else comes is for the whole exchange."""
-        listener = self.service.listener
-        notes, policy = head.notes, listener.policy
-        fields = fields_of(head, listener)
-        observer = policy.observe_plain
-        if (
-            observer is None or observer is not self._observer
-            or head.status != 200 or notes.kind != "application/json"
-            or notes.coding or notes.session or notes.locations or notes.challenges
-            or policy.config is not self.head.notes.config or not _is_certain(self._kind)
-            or not may_take(self.service) or not is_plain_result(body, self._id)
-        ):  # fmt: skip
+        fields = fields_of(head, self.service.listener)
+        notes, is_stream = head.notes, head.notes.kind == _STREAM
+        result = data_in(body) if is_stream else body
+        if not self._is_open_for(head, _STREAM if is_stream else _JSON) or not self._is_mine(
+            result
+        ):
             return self.whole().on_answer(head, body)
-        self._is_answered = True
-        self.service.lanes.discard(self)
-        self.answer = body
-        observer.plain_ends(self)
+        self._note_result(result)
+        self._end()
+        if is_stream:
+            return self.down.stream(body, head=_head_of_stream(notes, fields), is_last=True)
         return self.down.respond(Answer(200, notes.reason, fields, body), is_bare=False)
+
+    def on_head(self, head: AnswerHead) -> None:
+        """Pass on the head of an event stream."""
+        fields = fields_of(head, self.service.listener)
+        if not self._is_open_for(head, _STREAM):
+            return self.whole().on_head(head)
+        self._head, self.stream = head, _head_of_stream(head.notes, fields)
+        return self.down.stream(b"", head=self.stream)
+
+    def on_data(self, data: bytes) -> None:
+        """Pass on the event that is a plain result."""
+        head, result = self._head, data_in(data)
+        if head is None or self._has_result or not self._is_open_for(head, _STREAM):
+            return self.whole().on_data(data)
+        if not self._is_mine(result):
+            return self.whole().on_data(data)
+        self._note_result(result)
+        return self.down.stream(data)
+
+    def on_end(self) -> None:
+        if self._whole is not None or not self._has_result:
+            return self.whole().on_end()
+        self._end()
+        return self.down.stream(b"", is_last=True)
+
+    def _is_open_for(self, head: AnswerHead, kind: str) -> bool:
+        """Tell whether an answer's head is plain, and nothing has happened since the call that
+        concerns it."""
+        notes, policy = head.notes, self.service.listener.policy
+        return (
+            head.status == 200 and notes.kind == kind and not notes.coding
+            and not notes.session and not notes.locations and not notes.challenges
+            and self._whole is None and policy.config is self.head.notes.config
+            and policy.observe_plain is self._observer
+            and _is_certain(self._kind) and may_take(self.service)
+        )  # fmt: skip
+
+    def _is_mine(self, result: bytes) -> bool:
+        return is_plain_result(result, self._call.id)
+
+    def _note_result(self, result: bytes) -> None:
+        self._has_result, self.answer = True, result
+        assert self._observer is not None
+        self._observer.plain_ends(self)
+
+    def _end(self) -> None:
+        self._is_over = True
+        self.service.lanes.discard(self)
 
     def whole(self) -> Exchange:
         """Return the exchange that goes on in our place, as if it had been one from the start."""
@@ -296,10 +450,13 @@ class Lane:
         service, head, policy = self.service, self.head, self.service.listener.policy
         whole = self._whole = Exchange(service, self.down, head)
         conversation = Conversation(policy, self.client)
-        waiting = RpcExchange("tools/call", self.id, self.tool, self.asked_at, len(self.body))
-        conversation.exchanges.open(waiting)
-        assert head.notes.head is not None
-        whole.asked = HttpExchange(conversation, head.notes.head, is_endpoint=True)
+        waiting = _exchange_of(self._call, self.asked_at, len(self.body))
+        if not self._has_result:
+            conversation.exchanges.open(waiting)
+        known = head.notes.head
+        assert known is not None
+        head.target = known.target
+        whole.asked = HttpExchange(conversation, known, is_endpoint=True)
         whole.asked.announces = False
         whole.has_all, whole.body, whole.phase = True, self.body, Phase.ASKING
         whole.out_fields, whole.out_head = head.notes.out_fields or (), head.notes.out_head
@@ -311,13 +468,19 @@ class Lane:
         service.open.add(whole)
         if self.down.exchange is self:
             self.down.exchange = whole
-        if self._observer is not None:
+        if self._observer is not None and not self._has_result:
             self._observer.plain_leaves(self, waiting, whole)
+        if self.stream is not None and self._head is not None:
+            whole.answer = self.stream
+            whole.stream = open_stream(whole, whole.asked, self.stream, self._head.notes)
+            whole.phase, whole.body, whole.out_fields, whole.out_head = (
+                Phase.STREAMING, b"", (), None,
+            )  # fmt: skip
         return whole
 
     @property
     def is_over(self) -> bool:
-        return self._is_answered or (self._whole is not None and self._whole.is_over)
+        return self._is_over or (self._whole is not None and self._whole.is_over)
 
     # What the lane does not know
 
@@ -329,15 +492,6 @@ class Lane:
 
     def upstream_is_slow(self, on: bool) -> None:
         """The call is sent already."""
-
-    def on_head(self, head: AnswerHead) -> None:
-        self.whole().on_head(head)
-
-    def on_data(self, data: bytes) -> None:
-        self.whole().on_data(data)
-
-    def on_end(self) -> None:
-        self.whole().on_end()
 
     def take(self, data: bytes) -> None:
         self.whole().take(data)
@@ -352,7 +506,7 @@ class Lane:
         self.whole().cut(why)
 
     def fail(self, error: Exception) -> None:
-        if not self._is_answered:
+        if not self._is_over:
             return self.whole().fail(error)
         self.service.note_failure(error)  # the client may have a part of the answer
         return self.down.host.abort()

@@ -244,7 +244,8 @@ class Service:
         most = self.seats.most - self.seats.most // 4
         if len(self.open) + len(self.lanes) <= most:  # as nearly always
             return False
-        return len(self.lanes) + sum(not one.has_begun for one in self.open) > most
+        in_lanes = sum(not one.has_begun for one in self.lanes)
+        return in_lanes + sum(not one.has_begun for one in self.open) > most
 
     def see_head(
         self, exchange: Exchange, locations: Sequence[str], challenges: Sequence[str]

@@ -552,7 +552,7 @@ class Auditor:
         entry["verdict"] = "forwarded"
         if not self._wanted.for_people:
             return entry
-        name = self._name_of(call.client, entry)
+        name = _name_in(call.meta) or self._name_of(call.client, entry)
         arguments = _shown_later(_params_of, call.body) if self._wanted.with_calls else None
         return cast("AuditLine", ShownEntry(entry, name, arguments))
 
@@ -660,6 +660,11 @@ def _shown_later(of: Callable[[bytes], str], raw: bytes) -> str | Callable[[], s
     """Return what finds the beginning of a part of a plain call when somebody looks at it; of a
     long one, the beginning itself, which takes less memory."""
     return partial(of, raw) if len(raw) <= LONGEST_SHOWN else of(raw)
+
+
+@lru_cache(maxsize=64)  # a client says the same in each call
+def _name_in(meta: bytes) -> str:
+    return client_name_in(f'{{"_meta":{meta.decode()}}}') if meta else ""
 
 
 def _params_of(call: bytes) -> str:
