@@ -17,6 +17,7 @@ from mcp_tool_filter.cli.options import OPTIONS
 from mcp_tool_filter.cli.table import TOPICS
 from mcp_tool_filter.rooms.rules.interceptors import to_plain
 from mcp_tool_filter.rooms.rules.source import read_source
+from tests import house
 from tests.proxy import REPOSITORY
 from tests.rows import each_row
 from tests.shown import Block, blocks, blocks_of, pages
@@ -118,6 +119,17 @@ def test_references_are_found() -> None:
     } <= found  # fmt: skip
     assert not exists("policy/no_such_file.py", REPOSITORY)
     assert not exists("no_such_file.py", REPOSITORY)
+
+
+def test_the_table_of_rooms_has_each_part_and_about_its_size() -> None:
+    table = {
+        found[1]: int(found[3].replace(",", ""))
+        for found in house.ROW.finditer(house.PAGE.read_text("utf-8"))
+    }
+    now = house.sizes()
+    assert table.keys() == now.keys()
+    off = {part: size for part, size in now.items() if abs(table[part] - size) > size / 10 + 20}
+    assert not off, "run: python -m tests.house"
 
 
 def test_the_page_about_options_names_them_as_they_are_declared() -> None:

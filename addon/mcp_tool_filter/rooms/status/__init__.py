@@ -2,5 +2,6 @@
 
 For users who ask "is it filtered, and by what?". ``running`` is a private folder of sockets, one
 for each process. ``announcing`` plugs in as a ``Plug``, ``over_stdio`` for sessions over stdio;
-``command`` is ``mcp-tool-filter status``. A running filter answers only who asks over its socket.
+``command`` is ``mcp-tool-filter status``. It costs a running filter one socket: it answers only who
+asks there.
 """

@@ -5,5 +5,6 @@ both (``judge`` decides, ``waiting`` keeps their order, ``child`` is the command
 client over stdio in front of a URL; ``bridge`` and ``sessions`` serve a command over HTTP.
 ``lines`` cuts lines out of bytes. ``command`` and ``pipe_command`` are what the launcher runs
 without a port. It plugs in to the launcher, and as the connection of a site whose upstream is a
-command. It never imports mitmproxy.
+command. It costs a thread for each direction, and a process for each command; it never imports
+mitmproxy.
 """
