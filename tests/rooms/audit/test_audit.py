@@ -279,3 +279,31 @@ def test_a_damaged_file_hides_no_other(
     assert json.loads(out)["calls"]["slow"] == 1
     assert (f"{aside} cannot be read to its end" in err) or damage == "empty"
     typed("audit", "suggest", aside, file)
+
+
+def test_clients_have_names_and_servers_a_column(tmp_path: Path, typed: Typed) -> None:
+    log = tmp_path / "audit.jsonl"
+    info = '{"name":"agent-x","version":"1"}'
+    params = f'{{"protocolVersion":"2025-11-25","capabilities":{{}},"clientInfo":{info}}}'
+    with filtered("--audit-log", str(log), "--", *upstream(), home=tmp_path) as client:
+        client.asks("initialize", params=params)
+        client.calls("read_file")
+        client.leaves()
+    [line] = [one for one in map(json.loads, log.read_bytes().splitlines()) if "tool" in one]
+    assert line["client_name"] == "agent-x"
+    text = typed("audit", log).out
+    assert f"agent-x ({line['session'][:8]}): read_file 1" in text
+    assert line["session"] not in text
+    before = log.read_bytes().splitlines()[-1]
+    more = entry("read_file", "2026-11-18T09:00:00.000Z", server="files", client_name="agent-y")
+    log.write_bytes(log.read_bytes() + line_of(more, hash_of(before)))
+    text = typed("audit", log).out
+    assert "        1         read_file\n" in text
+    assert "        1  files  read_file\n" in text
+    said = json.loads(typed("audit", log, "--json").out)
+    assert said["calls"] == {"read_file": 2}
+    assert said["calls_by_server"] == {"files": {"read_file": 1}}
+    assert said["clients"] == {line["session"]: "agent-x", "s1": "agent-y"}
+    with followed(log) as next_line:
+        assert "agent-x tools/call read_file" in next_line()
+        assert "agent-y files tools/call read_file" in next_line()

@@ -242,7 +242,8 @@ def line_for_people(entry: Entry) -> str:
         return " ".join(shown(str(value)) for value in values if value is not None)
     took = entry.get("upstream_ms")
     parts = [
-        entry.get("time"), entry.get("client") or "-", method_of(entry), subject_in(entry),
+        entry.get("time"), entry.get("client_name") or entry.get("client") or "-",
+        entry.get("server"), method_of(entry), subject_in(entry),
         entry.get("verdict"), entry.get("rule") or entry.get("pattern") or entry.get("why") or "",
         duration(took) if took is not None else "",
     ]  # fmt: skip
@@ -259,14 +260,32 @@ def _print_summary(found: summary.Summary, as_json: bool) -> None:
     print(f"{count(len(found.sessions), 'session')}, {unanswered} without an answer")
     if found.dropped:
         print(f"{count(found.dropped, 'line')} could not be written")
-    counted = (("calls", found.calls), ("refused", found.refused), ("errors", +found.errors))
-    for title, counts in counted:
-        _print_first(title, [f"{n:>7}  {shown(name)}" for name, n in counts.most_common()])
+    widest = max((len(shown(server)) for _, server, _ in found.at), default=0)
+    gap = 2 if widest else 0
+    for title in ("calls", "refused", "errors"):
+        counts = [(one, n) for one, n in found.at.most_common() if one[0] == title]
+        lines = [
+            f"{n:>7}  {shown(server):{widest + gap}}{shown(name)}"
+            for (_, server, name), n in counts
+        ]
+        _print_first(title, lines)
     busiest = sorted(found.by_session.items(), key=lambda session: -session[1].total())
-    lines = (f"{n.total():>7}  {shown(caller)}: {_most_called(n)}" for caller, n in busiest)
-    _print_first("calls by session", list(lines))
+    sessions = [
+        f"{n.total():>7}  {_name_of(caller, found)}: {_most_called(n)}" for caller, n in busiest
+    ]
+    _print_first("calls by session", sessions)
     slowest = [f"{took:>9.1f} ms  {shown(tool)}" for took, tool in reversed(found.slowest)]
     _print_first("slowest calls", slowest)
+
+
+def _name_of(caller: str, found: summary.Summary) -> str:
+    """Return what the client of a session calls itself, and the beginning of the session's id."""
+    if not (name := found.names.get(caller)):
+        return shown(caller)
+    return f"{shown(name)} ({shown(caller[:_MARK])})"
+
+
+_MARK = 8  # characters of a session's hash: enough to tell it from others
 
 
 def _print_first(title: str, lines: Sequence[str]) -> None:

@@ -144,6 +144,7 @@ AuditLine = TypedDict(
             " process",
         ],
         "client": Annotated[str, "address, and after # a keyed hash of the credentials"],
+        "client_name": Annotated[str, "the name that the client gives itself"],
         "from": Annotated[str, {"enum": [*Direction]}],
         "transport": Annotated[str, {"enum": [*Via]}],
         "revision": str | None,
@@ -427,7 +428,7 @@ class Auditor:
     def _enter_request(self, noted: Noted, message: Request | Notification) -> None:
         judged, verdict, _, clock = noted
         exchange = judged.exchange
-        if self._wanted.for_people and message.method == "initialize":
+        if message.method == "initialize":
             self._note_name(judged, message)
         if class_of(message.method[:NAME]) is Class.PASS:
             if isinstance(verdict, (Forward, Rewrite)) and (
@@ -451,7 +452,7 @@ class Auditor:
 
     def _enter_answer(self, noted: Noted, message: Response) -> None:
         judged, verdict, _, clock = noted
-        if self._wanted.for_people and judged.exchange and judged.exchange.method == "initialize":
+        if judged.exchange and judged.exchange.method == "initialize":
             self._keep_name(judged, judged.exchange)
         opened = self._open.take_answered(judged, message)
         if opened is None:
@@ -550,9 +551,10 @@ class Auditor:
         entry["id"], entry["tool"] = call.id, shown(call.tool)
         entry["own_ms"] = milliseconds(call.sent_at - call.asked_at)
         entry["verdict"] = "forwarded"
+        if name := _name_in(call.meta) or self._name_of(call.client, entry):
+            entry["client_name"] = name
         if not self._wanted.for_people:
             return entry
-        name = _name_in(call.meta) or self._name_of(call.client, entry)
         arguments = _shown_later(_params_of, call.body) if self._wanted.with_calls else None
         return cast("AuditLine", ShownEntry(entry, name, arguments))
 
@@ -584,17 +586,18 @@ class Auditor:
                 entry["saved_bytes"] = judged.snapshot.denied_bytes
             if not is_shadow and reason.why is Why.FORBIDDEN and reason.detail:
                 entry["detail"] = reason.detail
-        return self._shown(entry, judged) if self._wanted.for_people else entry
-
-    def _shown(self, entry: AuditLine, judged: Judged) -> AuditLine:
-        message = judged.message
-        arguments, name = None, ""
+        name = self._name_of(judged.client, entry)
+        arguments = None
         if isinstance(message, (Request, Notification)) and (params := message.params):
             meta = params.get("_meta")
-            name = client_name_in(f'{{"_meta":{message.place.cut(meta)}}}') if meta else ""
+            named = client_name_in(f'{{"_meta":{message.place.cut(meta)}}}') if meta else ""
+            name = named or name
             if self._wanted.with_calls:
                 arguments = _beginning(message.place, params)
-        name = name or self._name_of(judged.client, entry)
+        if name:
+            entry["client_name"] = name
+        if not self._wanted.for_people:
+            return entry
         return cast("AuditLine", ShownEntry(entry, name, arguments))  # the same members
 
     def _name_of(self, client: Client, entry: AuditLine) -> str:

@@ -213,6 +213,10 @@ class Summary:
     """Entries by session, or by address if there is none."""
     by_session: dict[str, Counter[str]] = field(default_factory=dict)
     """What each session has called, by tool."""
+    names: dict[str, str] = field(default_factory=dict)
+    """What the clients of sessions call themselves."""
+    at: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """Calls, refusals and errors by their kind, the server in the config file, and the name."""
     unanswered: int = 0
     dropped: int = 0
     """Lines that could not be written."""
@@ -235,13 +239,23 @@ class Summary:
         self.last = max(self.last, time)
         caller = caller_of(entry)
         count_bounded(self.sessions, caller, most=_MOST_NAMES)
-        name = subject_in(entry) or method_of(entry)
+        if (client := entry.get("client_name")) and len(self.names) < _MOST_NAMES:
+            self.names[caller] = str(client)
+        name, server = subject_in(entry) or method_of(entry), str(entry.get("server") or "")
         self.saved_bytes += count_in(entry, "saved_bytes") or 0
         self.reported += entry.get("shadow") is True
         if is_refused(entry):
             count_bounded(self.refused, name, most=_MOST_NAMES)
+            self._count_at("refused", server, name)
         elif entry.get("method") == "tools/call":
             self._add_call(name, caller, entry)
+            self._count_at("calls", server, name)
+            if has_failed(entry):
+                self._count_at("errors", server, name)
+
+    def _count_at(self, kind: str, server: str, name: str) -> None:
+        if (key := (kind, server, name)) in self.at or len(self.at) < _MOST_NAMES:
+            self.at[key] += 1
 
     def _add_call(self, tool: str, caller: str, entry: Entry) -> None:
         count_bounded(self.calls, tool, most=_MOST_NAMES)
@@ -256,6 +270,14 @@ class Summary:
             self.slowest = sorted([*self.slowest, (took, tool)], key=itemgetter(0))
             self.slowest = self.slowest[-_MOST_SLOWEST:]
 
+    def by_server(self, kind: str) -> dict[str, dict[str, int]]:
+        """Return the numbers of a kind for each server of the config file."""
+        found: dict[str, dict[str, int]] = {}
+        for (each, server, name), number in self.at.most_common():
+            if each == kind and server:
+                found.setdefault(server, {})[name] = number
+        return found
+
     def as_json(self) -> dict[str, object]:
         return {
             "entries": self.entries,
@@ -268,6 +290,8 @@ class Summary:
             "calls_by_session": {
                 caller: dict(calls.most_common()) for caller, calls in self.by_session.items()
             },
+            "clients": dict(self.names),
+            "calls_by_server": self.by_server("calls"),
             "unanswered": self.unanswered,
             "dropped": self.dropped,
             "reported": self.reported,
