@@ -87,6 +87,8 @@ class Server:
     as_events: bool = False
     is_legacy: bool = False
     """It has no transport but HTTP+SSE."""
+    posts: str = "/messages"
+    """Where clients of HTTP+SSE post."""
     head: bytes = b""
     """More headers of its answers."""
     announces: bool = False
@@ -139,10 +141,11 @@ class Server:
             if method == "GET" and path.endswith("/sse"):
                 self._streams.append(peer)
                 below = path.removesuffix("/sse")
-                place = f"event: endpoint\ndata: {below}/messages?s={len(self._streams) - 1}\n\n"
+                named = f"{below}{self.posts}?s={len(self._streams) - 1}"
+                place = f"event: endpoint\ndata: {named}\n\n"
                 await peer.say(SSE_HEAD + chunk(place.encode()))
                 await peer.left()
-            elif "/messages?" in path:
+            elif f"{self.posts}?" in path:
                 await peer.say(answer(b"Accepted", status="202 Accepted", kind="text/plain"))
                 for one in self._answers(request.body, request):
                     await self._streams[int(path.partition("s=")[2])].say_event(one)
@@ -238,7 +241,8 @@ async def talking(
         yield Talk(posted, answered, port=port, path=path)
         return
     async with raw_client(port) as client:
-        await client.say(get(path="/sse", headers=b"".join(headers)))
+        page = f"{path.removesuffix('/mcp')}/sse" if path.startswith("/") else "/sse"
+        await client.say(get(path=page, headers=b"".join(headers)))
         await client.head()
         place = (await client.chunk()).decode().partition("data: ")[2].strip()
         yield Talk(partial(posted, to=place), client.chunk, port=port, path=path)

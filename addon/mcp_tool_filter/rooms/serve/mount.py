@@ -9,6 +9,13 @@ path (RFC 9728, section 3.1; RFC 8414, section 3.1):
 >>> split_target("/.well-known/oauth-protected-resource/files/mcp")
 ('files', '/.well-known/oauth-protected-resource/mcp')
 
+An upstream may have something else at ``/mcp`` than its endpoint, as servers of HTTP+SSE do that
+take messages there. Then that is at ``/NAME/-/mcp``:
+
+>>> mount = Mount("/files", "/sse")
+>>> mount.outward("/mcp?id=1"), mount.inward("/-/mcp?id=1"), mount.inward("/mcp")
+('/files/-/mcp?id=1', '/mcp?id=1', '/sse')
+
 A path that some server could resolve to another one belongs to nobody:
 
 >>> split_target("/files/../linear/mcp"), split_target("//files/mcp"), split_target("/files%2f..")
@@ -44,6 +51,8 @@ _FOR_ALL = frozenset({b"clear-site-data", b"service-worker-allowed"})
 _IN_LINK = re.compile(r"<([^>]*)(>?)")
 _COOKIE_PATH = re.compile(rb"(;[ \t]*path[ \t]*=[ \t]*)(/[^;]*)", re.IGNORECASE)
 ENDPOINT: Final = "/mcp"
+_OTHER: Final = "/-/mcp"
+"""The upstream's own path ``/mcp``, if its endpoint is elsewhere."""
 
 
 def split_target(target: str) -> tuple[str, str] | None:
@@ -76,6 +85,8 @@ class Mount(PathMap):
         if path == ENDPOINT:
             joint = "&" if "?" in self.endpoint else "?"
             return self.endpoint + (joint + query if mark else "")
+        if path.endswith(_OTHER) and self._theirs != ENDPOINT:
+            return path.removesuffix(_OTHER) + ENDPOINT + mark + query
         if (document := _DOCUMENT.fullmatch(path)) and document[2] == ENDPOINT:
             return document[1] + self._theirs.removesuffix("/") + mark + query
         return target
@@ -87,6 +98,8 @@ class Mount(PathMap):
         before, plain = document.groups() if document else ("", plain)
         if plain == (self._theirs.removesuffix("/") if before else self._theirs):
             plain = ENDPOINT
+        elif plain == ENDPOINT:
+            plain = _OTHER
         return before + self.prefix + plain + mark + query
 
     def url(self, ours: str, path: str) -> str:
@@ -99,7 +112,7 @@ class Mount(PathMap):
         rest = path.removeprefix(self.prefix)
         if rest == path or rest[:1] not in ("", "/", "?", "#"):
             return None
-        return self._theirs if rest == ENDPOINT else rest
+        return self._theirs if rest == ENDPOINT else self.inward(rest)
 
     def fields(self, fields: Iterable[HeaderField]) -> list[HeaderField]:
         """Return an answer's fields, with links and cookies that stay below the prefix.
