@@ -452,6 +452,8 @@ class AuditWriter:
 
 def _open_log(path: Path) -> int:
     """Open a file for appending. Raises OSError if it is something else than a log."""
+    if not hasattr(os, "pread"):  # Windows
+        raise OSError(errno.ENOSYS, "This system lacks what the chain of its lines needs")
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
     handle = os.open(path, flags, 0o600)
     try:

@@ -211,7 +211,8 @@ def _storable(value: Json) -> Json:
 def _save(path: str, text: str) -> None:
     try:  # a pipe that nobody reads would keep us waiting for ever
         with open(path, "w", encoding="ascii", opener=open_at_once) as file:
-            os.set_blocking(file.fileno(), True)
+            if sys.platform != "win32":  # there no file waits
+                os.set_blocking(file.fileno(), True)
             file.write(f"{text}\n")
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         why = reason_of(error) if isinstance(error, OSError) else str(error)

@@ -103,10 +103,6 @@ def _problem_in_head(script: Path) -> str:
 
 _SETTLED = 1.0  # seconds without a change, after which we take a file for complete
 
-if sys.platform.startswith("linux"):
-    from fcntl import F_RDLCK, F_SETLEASE, F_SETSIG, F_UNLCK, fcntl
-    from signal import SIGURG
-
 log = logging.getLogger(__name__)
 
 
@@ -199,7 +195,10 @@ def _is_open_for_writing(path: str) -> bool:
 
     Linux does not lease a file that somebody could write.
     """
-    if not sys.platform.startswith("linux"):
+    try:
+        from fcntl import F_RDLCK, F_SETLEASE, F_SETSIG, F_UNLCK, fcntl
+        from signal import SIGURG
+    except ImportError:
         return False
     try:
         with open(Path(path).expanduser(), "rb", opener=open_at_once) as file:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import signal
+import sys
 from contextlib import suppress
 
 from mcp_tool_filter.rooms.rules.rule_effects import EffectFailed, RunScript, ScriptResult, TooLarge
@@ -63,7 +64,10 @@ async def _read(process: asyncio.subprocess.Process, most: int) -> bytes:
 async def _end(process: asyncio.subprocess.Process) -> None:
     """End the process group of a script."""
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+        if sys.platform == "win32":
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
     # First close the pipe: unread output would keep it open, and the wait would not end.
     transport = getattr(process, "_transport", None)
     if transport is not None:
