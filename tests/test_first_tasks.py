@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,13 +45,24 @@ def clone(tmp_path: Path) -> Path:
     return clone_into(tmp_path / "clone")
 
 
-def run_shell(script: str, clone: Path, home: Path) -> subprocess.CompletedProcess[str]:
-    environment = surroundings(home)
+def of_pip() -> dict[str, str]:
+    """How pip finds its index, wherever HOME is: the proxy, and the settings of this machine."""
+    ours = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+    settings = Path.home() / ".config" / "pip" / "pip.conf"
+    return ({"PIP_CONFIG_FILE": str(settings)} if settings.exists() else {}) | ours
+
+
+def run_shell(
+    script: str, clone: Path, home: Path, more: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    environment = surroundings(home, more)
     environment.pop("PYTHONPATH")
     environment.pop("XDG_CONFIG_HOME", None)
+    # python3 is the one of these tests: another one may be too old.
+    environment["PATH"] = f"{sys.base_prefix}/bin{os.pathsep}{environment['PATH']}"
     return subprocess.run(
         ["bash", "-c", f"set -eum\n{script}"], stdin=subprocess.DEVNULL, cwd=clone,
-        capture_output=True, text=True, encoding="utf-8", timeout=200, check=False, env=environment,
+        capture_output=True, text=True, encoding="utf-8", timeout=600, check=False, env=environment,
     )  # fmt: skip
 
 
@@ -88,7 +100,7 @@ def test_each_task(clone: Path, tmp_path: Path) -> None:
 def test_the_installation(clone: Path, tmp_path: Path) -> None:
     """It needs a package index, and takes half a minute."""
     script = f"{marked('test_the_installation')}\nmcp-tool-filter --version"
-    ended = run_shell(script, clone, tmp_path / "home")
+    ended = run_shell(script, clone, tmp_path / "home", of_pip())
     assert ended.returncode == 0, ended.stderr
     assert "The agent saw 20 tools" in ended.stdout
     assert "\nmcp-tool-filter " in ended.stdout
