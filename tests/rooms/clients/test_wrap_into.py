@@ -6,12 +6,14 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from mcp_tool_filter.cli.commands.schema import first_line
 from mcp_tool_filter.cli.options import ENTRY
@@ -289,3 +291,88 @@ def test_entries_that_were_moved_one_by_one_become_one_too(it: Cursor) -> None:
         json.loads(before.replace("// mine", "").replace("// both", "")),
         "",
     )
+
+
+CODEX = f"""\
+# mine
+model = "x"
+
+[mcp_servers.files]  # here
+command = {json.dumps(sys.executable)}
+args = [{json.dumps(UPSTREAM)}, "--tools", "read_file,delete_file"]
+env = {{TOKEN = "env-s3cret"}}
+
+[mcp_servers.more]
+command = {json.dumps(sys.executable)}
+args = [{json.dumps(UPSTREAM)}, "--tools", "other"]
+
+[profiles.a]
+model = "y"
+"""
+GOOSE = f"""\
+# mine
+GOOSE_MODEL: x
+extensions:
+  files:  # here
+    type: stdio
+    enabled: true
+    name: files
+    cmd: {sys.executable}
+    args: [{UPSTREAM}, --tools, "read_file,delete_file"]
+    envs:
+      TOKEN: env-s3cret
+    timeout: 300
+  more:
+    type: stdio
+    enabled: true
+    name: more
+    cmd: {sys.executable}
+    args: [{UPSTREAM}, --tools, other]
+    timeout: 300
+GOOSE_MODE: auto
+"""
+
+
+def of_codex(text: str) -> dict[str, Any]:
+    return dict(tomllib.loads(text)["mcp_servers"])
+
+
+def of_goose(text: str) -> dict[str, Any]:
+    servers = YAML(typ="safe").load(text)["extensions"]
+    return {name: {"command": one["cmd"], **one} for name, one in servers.items()}
+
+
+@pytest.mark.parametrize(
+    ("client", "place", "before", "read"),
+    [
+        ("codex", ".codex/config.toml", CODEX, of_codex),
+        ("goose", ".config/goose/config.yaml", GOOSE, of_goose),
+    ],
+)
+def test_entries_in_other_languages_become_one_and_come_back(
+    client: str,
+    place: str,
+    before: str,
+    read: Callable[[str], dict[str, Any]],
+    home: Path,
+    typed: Typed,
+) -> None:
+    file, servers = home / place, home / "all.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(before)
+    words = ("--all", "--into", servers, "--yes")
+    typed("wrap", client, *words, "--deny", "^delete_")
+    after = file.read_text()
+    [(name, entry)] = read(after).items()
+    assert name == "mcp-tool-filter"
+    assert entry["args"] == ["serve", "--stdio", "--config", str(servers)]
+    kept = [line for line in before.splitlines() if line.startswith(("# mine", "model", "GOOSE_"))]
+    assert all(line in after for line in kept)
+    assert set(tomllib.loads(servers.read_text())["servers"]) == {"files", "more"}
+    with started(entry["command"], *entry["args"], home=home) as it:
+        it.opens()
+        assert names_in(it.asks("tools/list")) == ["files_read_file", "more_other"]
+        assert it.leaves() == 0
+    assert "Nothing to do" in typed("wrap", client, *words).err
+    typed("unwrap", client, "--all", "--yes")
+    assert (file.read_text(), servers.read_text()) == (before, "")
