@@ -232,7 +232,8 @@ def test_each_example_of_a_file_is_valid(block: Block) -> None:
 
 
 _LOOKS_LIKE_A_COMMAND = re.compile(
-    r"^(?: {4}|\t)?(?:\$ )?(?:mcp-tool-filter|mitm\w+|pipx?|uvx?|git|npx|python3?|curl) [^:]*$",
+    r"^(?: {4}|\t)?(?:\$ )?(?:[A-Z_]+=\S+ )?"
+    r"(?:mcp-tool-filter|mitm(?:dump|web|proxy)|pipx?|uvx?|git|npx|python3?|curl) \S",
     re.MULTILINE,
 )
 
