@@ -28,6 +28,7 @@ TOPICS: Final = {
     "client-files": "where each client keeps its servers, and what is special there",
     "servers": "one file with several servers, and one port for all of them",
     "merged": "all servers as one: /mcp, profiles, one entry of a client",
+    "gateways": "what other gateways lose of two servers behind them",
     "logins": "how you or your clients log in to a server",
     "run": "filter all servers that a client reaches by URL",
     "watch": "calls in the terminal and in the browser",
