@@ -21,7 +21,7 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
-from mcp_tool_filter import __version__
+from mcp_tool_filter import IS_PUBLISHED, __version__
 from mcp_tool_filter.cli.flags import UsageError
 from mcp_tool_filter.cli.table import COMMANDS
 from tests.cli.launched import surroundings
@@ -31,6 +31,7 @@ from tests.stdio_client import upstream
 from tests.test_docs import tracked
 
 GITHUB = REPOSITORY / ".github"
+PLUGIN = REPOSITORY / "addon" / "claude-code"
 DOCS = REPOSITORY / "addon" / "mcp_tool_filter" / "docs"
 UNIT = DOCS / "systemd" / "mcp-tool-filter.service"
 ACTION = ".github/actions/lock-check/action.yml"
@@ -157,6 +158,64 @@ def test_the_unit_of_systemd_starts_what_there_is() -> None:
     COMMANDS[name].check(COMMANDS[name].parse(flags))
     assert unit["Service"]["RestartPreventExitStatus"] == str(UsageError.exit_status)
     assert unit["Install"]["WantedBy"] == "default.target"
+
+
+def test_no_text_installs_us_from_an_index_before_the_name_is_ours() -> None:
+    if IS_PUBLISHED:
+        return
+    orders = re.compile(
+        r"(?:pip3? install|pipx (?:install|run|inject \S+)|uvx|uv (?:add|tool (?:install|run)))"
+        r"(?: -\S+)* [\"']?mcp[-_]tool[-_]filter\b"
+    )
+    found = {}
+    for name in tracked():
+        if not name.startswith("tests/") and Path(name).suffix not in (".flow", ".png"):
+            found[name] = orders.findall((REPOSITORY / name).read_text("utf-8"))
+    assert {name: orders for name, orders in found.items() if orders} == {}
+    assert orders.search("uvx mcp-tool-filter")
+    assert orders.search('pip install -q "mcp-tool-filter[otel]"')
+
+
+@pytest.mark.parametrize("is_published", [True, False])
+def test_one_constant_decides_what_is_said_about_installing(is_published: bool) -> None:
+    script = (
+        f"import mcp_tool_filter as us; us.IS_PUBLISHED = {is_published}\n"
+        "import sys; from mcp_tool_filter.cli import launcher; launcher.main(['login', '--help'])\n"
+        "sys.stderr = sys.stdout; launcher._refuse_python()\n"
+        "print(us.how_to_install('otel'))"
+    )
+    said = subprocess.check_output([sys.executable, "-c", script], text=True)
+    named = [
+        "'mcp-tool-filter[keyring]'",
+        "--python 3.12 mcp-tool-filter",
+        "'mcp-tool-filter[otel]'",
+    ]
+    plain = " ".join(said.split())
+    assert [one in plain for one in named] == [is_published] * 3
+    assert ("clone" in plain) is not is_published
+
+
+def test_what_others_list_has_our_version_and_a_command_that_there_is() -> None:
+    """The MCP registry, and Claude Code's plugins. (``claude plugin validate`` accepts it, too.)"""
+    listed = json.loads((GITHUB / "server.json").read_text("utf-8"))
+    plugin = json.loads((PLUGIN / ".claude-plugin" / "plugin.json").read_text("utf-8"))
+    [package] = listed["packages"]
+    assert {listed["version"], package["version"], plugin["version"]} == {__version__}
+    assert len(listed["description"]) <= 100
+    assert listed["description"] == plugin["description"]
+    arguments = [one.get("value") or one["name"] for one in package["packageArguments"]]
+    entry = plugin["mcpServers"]["filtered"]
+    assert entry["command"] == package["identifier"] == "mcp-tool-filter"
+    for name, *flags in (entry["args"], [*arguments, "servers.toml"]):
+        COMMANDS[name].check(COMMANDS[name].parse(flags))
+    market = json.loads((REPOSITORY / ".claude-plugin" / "marketplace.json").read_text("utf-8"))
+    [only] = market["plugins"]
+    assert (REPOSITORY / only["source"]).resolve() == PLUGIN
+    assert (only["name"], only["description"]) == (plugin["name"], plugin["description"])
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    here = project["urls"]["Repository"]
+    assert here == plugin["homepage"] == listed["repository"]["url"]
+    assert f"mcp-name: {listed['name']} " in (REPOSITORY / "README.md").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,12 @@ IS_PUBLISHED = False
 whoever registers the name would run code at our users."""
 
 
+def how_to_run(python: str) -> str:
+    """Return the command with which uv runs us with a Python of this version."""
+    before, source = ("", "") if IS_PUBLISHED else ("in your clone, ", "--from . ")
+    return f"{before}uvx --python {python} {source}mcp-tool-filter"
+
+
 def how_to_install(extra: str) -> str:
     """Return the command that installs us with an extra."""
     return f"pip install '{'mcp-tool-filter' if IS_PUBLISHED else '.'}[{extra}]'" + (

@@ -16,7 +16,7 @@ from importlib import import_module
 from io import TextIOWrapper
 from types import FrameType
 
-from mcp_tool_filter import __version__
+from mcp_tool_filter import __version__, how_to_run
 from mcp_tool_filter.core.errors import StartError
 
 TYPE_CHECKING = False  # as in typing, which --version need not import
@@ -283,7 +283,7 @@ def _refuse_python() -> int:
     needed, found = (".".join(map(str, version[:3])) for version in (_NEEDED, sys.version_info))
     print(
         f"Error: mcp-tool-filter needs Python {needed} or newer; this is Python {found}\n"
-        f"uv can install it for you: in your clone, uvx --python {needed} --from . mcp-tool-filter",
+        f"uv can install it for you: {how_to_run(needed)}",
         file=sys.stderr,
     )
     return 1

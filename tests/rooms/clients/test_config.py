@@ -6,8 +6,10 @@ import json
 import shlex
 import subprocess
 import tomllib
+from base64 import b64decode
 from pathlib import Path
 from typing import cast
+from urllib.parse import parse_qs, unquote
 
 import pytest
 from ruamel.yaml import YAML
@@ -19,6 +21,36 @@ from tests.cli.launched import Typed
 URL = "http://localhost:3000/mcp"
 MINE = "http://127.0.0.1:6273/mcp"
 NAME = "localhost-3000-filtered"
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("words", [("--upstream", URL), ("--", "npx", "-y", "a&b=c+d é")])
+def test_a_link_adds_what_the_snippet_says(
+    client: str, words: tuple[str, ...], typed: Typed
+) -> None:
+    """Cursor and VS Code open such links."""
+    said = typed("config", client, *words)
+    [*links] = [line for line in said.err.splitlines() if line.startswith("Or open this link: ")]
+    assert len(links) == (client in ("cursor", "vscode"))
+    for link in links:
+        place, _, query = link.removeprefix("Or open this link: ").partition("?")
+        if client == "cursor":
+            assert place == "cursor://anysphere.cursor-deeplink/mcp/install"
+            [name], [config] = parse_qs(query, strict_parsing=True).values()
+            entry = json.loads(b64decode(config, validate=True))
+        else:
+            assert place == "vscode:mcp/install"
+            entry = json.loads(unquote(query, errors="strict"))
+            name = entry.pop("name")
+        [servers] = json.loads(said.out).values()
+        assert servers == {name: entry}
+
+
+@pytest.mark.parametrize(
+    "words", [("--env", "A=b", "--", "npx"), ("--header", "A: b", "--stdio", "-u", URL)]
+)
+def test_no_link_has_a_secret(words: tuple[str, ...], typed: Typed) -> None:
+    assert "link" not in typed("config", "cursor", *words).err
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,12 @@ import json
 import os
 import re
 import shlex
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+from urllib.parse import quote, urlencode
 
 from mcp_tool_filter.cli.flags import COMMAND, WORDS, Given, UsageError, typed_as
 from mcp_tool_filter.cli.settings import Settings, chosen
@@ -34,6 +36,9 @@ def run(typed: Given) -> int:
     snippet = snippet_for(named, server)
     say(snippet.where)
     print(snippet.text, flush=True)
+    is_open = _words(typed, _shown) == _words(typed, lambda _name, value: value)
+    if is_open and (link := link_for(named, server)):  # a link with a secret would be passed on
+        say(f"Or open this link: {link}")
     if not settings.is_stdio:
         say("Start the filter first, and leave it running:")
         if variables := [variable for _, variable in _variables_for(settings.endpoint)]:
@@ -288,6 +293,19 @@ def snippet_for(client: str, server: Reachable) -> Snippet:
     if client == "goose":
         text = _as_yaml(form.servers, server.name, entry)
     return Snippet(text, f"{form.where}{needs}:")
+
+
+def link_for(client: str, server: Reachable) -> str | None:
+    """Return a link that adds a server if it is opened; None if the client knows no such links."""
+    entry = _entry(_FORMS[client], server)
+    if client == "vscode":
+        text = json.dumps({"name": server.name, **entry}, separators=(",", ":"))
+        return f"vscode:mcp/install?{quote(text, safe='')}"
+    if client == "cursor":
+        config = b64encode(json.dumps(entry).encode()).decode()
+        query = urlencode({"name": server.name, "config": config})
+        return f"cursor://anysphere.cursor-deeplink/mcp/install?{query}"
+    return None
 
 
 def _as_yaml(servers: str, name: str, entry: Mapping[str, object]) -> str:
