@@ -19,6 +19,7 @@ from typing import Any
 
 from mcp_tool_filter.cli.options import KEYS
 from mcp_tool_filter.cli.parsing import parse_config
+from mcp_tool_filter.cli.report import render_report
 from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.process.proxy import Proxy
@@ -99,6 +100,7 @@ async def served(
     around = surroundings or Surroundings(
         rooms=ROOMS,
         warn=warnings.append,
+        render=render_report,
         report=reports.append,
         leave=ended.append,
         make_tls=lambda: make_tls_context(insecure=True),

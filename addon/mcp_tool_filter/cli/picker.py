@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import urwid
 
+from mcp_tool_filter.cli.report import estimate_tokens
 from mcp_tool_filter.cli.terminal import shortened
 from mcp_tool_filter.core.policy.snapshot import shown
-from mcp_tool_filter.core.process.sentences import estimate_tokens
 
 if TYPE_CHECKING:
     from mcp_tool_filter.cli.commands.look import Tool

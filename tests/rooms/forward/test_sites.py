@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mcp_tool_filter.cli.parsing import parse_config
+from mcp_tool_filter.cli.report import render_report
 from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.engine.service import Address
 from mcp_tool_filter.core.engine.wire import Fault, RequestHead
@@ -31,7 +32,11 @@ FORM = b"Content-Type: application/x-www-form-urlencoded\r\nHost: localhost\r\n"
 
 def opened(**options: Any) -> Sites:
     tls = ssl.create_default_context
-    proxy = Proxy(Surroundings(rooms=ROOMS, warn=print, report=print, leave=print, make_tls=tls))
+    proxy = Proxy(
+        Surroundings(
+            rooms=ROOMS, warn=print, render=render_report, report=print, leave=print, make_tls=tls
+        )
+    )
     proxy.adopt(parse_config(deny=["^wipe"], **{"hosts": ["upstream"], **options}))
     return Sites(proxy)
 

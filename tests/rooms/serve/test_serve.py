@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from mcp_tool_filter.cli.parsing import parse_config
+from mcp_tool_filter.cli.report import render_report
 from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.http.urls import UpstreamNames
 from mcp_tool_filter.core.policy.config import Config
@@ -571,7 +572,8 @@ async def test_a_policy_that_changes_while_names_are_looked_up_counts() -> None:
 
         around = Surroundings(
             rooms=ROOMS,
-            warn=print, report=print, leave=print, make_tls=ssl.create_default_context,
+            warn=print, render=render_report, report=print,
+            leave=print, make_tls=ssl.create_default_context,
             find_names=find_names,
         )  # fmt: skip
         proxy = Proxy(around)
@@ -583,7 +585,8 @@ async def test_a_lost_server_that_was_removed_is_not_asked_any_more() -> None:
     said: list[str] = []
     around = Surroundings(
         rooms=ROOMS,
-        warn=said.append, report=print, leave=print, make_tls=ssl.create_default_context,
+        warn=said.append, render=render_report, report=print,
+            leave=print, make_tls=ssl.create_default_context,
     )  # fmt: skip
     async with mcp_upstream(tools=[tool("a")]) as upstream:
         sites: list[Site] = []

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 from prometheus_client import generate_latest
 
+from mcp_tool_filter.cli.report import render_report
 from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.conversation.policy_in_force import Watch
 from mcp_tool_filter.core.engine.lane import may_take
@@ -188,7 +189,14 @@ def test_an_observer_that_fails_disturbs_no_call() -> None:
 async def may_take_with(sinks: Sequence[Sink] = (), tell: Any = None, **options: Any) -> bool:
     """Tell whether calls to an upstream take the lane, with these who watch."""
     around = Surroundings(
-        rooms=ROOMS, warn=print, report=print, leave=print, make_tls=Mock(), sinks=sinks, tell=tell
+        rooms=ROOMS,
+        warn=print,
+        render=render_report,
+        report=print,
+        leave=print,
+        make_tls=Mock(),
+        sinks=sinks,
+        tell=tell,
     )
     async with (
         mcp_upstream(tools=[tool("read")]) as upstream,

@@ -24,6 +24,7 @@ from mcp_tool_filter.cli.commands.http import HttpFilter
 from mcp_tool_filter.cli.flags import Given
 from mcp_tool_filter.cli.http_server import http_server
 from mcp_tool_filter.cli.options import CHOICE, OPTIONS
+from mcp_tool_filter.cli.report import estimate_tokens
 from mcp_tool_filter.cli.settings import Settings, settle
 from mcp_tool_filter.cli.terminal import (
     Colour,
@@ -44,7 +45,6 @@ from mcp_tool_filter.core.messages.limits import (
     NEWEST_WITH_INITIALIZE,
     REVISION_KEY,
 )
-from mcp_tool_filter.core.process.sentences import estimate_tokens
 from mcp_tool_filter.core.sockets.client import HttpClient
 from mcp_tool_filter.core.sockets.serve import bind
 from mcp_tool_filter.core.sockets.served import ServedRequest, ServedResponse

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 from mcp_tool_filter.cli.commands.http import refuse_taken_port
 from mcp_tool_filter.cli.commands.look import KnownTools, ask, ask_now, rules_of
 from mcp_tool_filter.cli.flags import COMMAND, Given, with_flags
+from mcp_tool_filter.cli.report import counted_items, estimate_tokens, hidden_by
 from mcp_tool_filter.cli.settings import Settings, Sources, chosen, read_sources, target_of
 from mcp_tool_filter.cli.terminal import Colour, count, paint
 from mcp_tool_filter.core.errors import ConnectFailed, StartError, safe_lines
 from mcp_tool_filter.core.policy.snapshot import is_about_lock, shown
-from mcp_tool_filter.core.process.sentences import counted_items, estimate_tokens, hidden_by
 from mcp_tool_filter.core.upstream.target import login_to
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from mcp_tool_filter.cli.flags import UsageError, with_flags
 from mcp_tool_filter.cli.parsing import parse_config
+from mcp_tool_filter.cli.report import only_warnings, render_report
 from mcp_tool_filter.cli.rooms import ROOMS, make_activity
 from mcp_tool_filter.cli.settings import Settings, in_our_words, target_of
 from mcp_tool_filter.cli.terminal import (
@@ -34,7 +35,6 @@ from mcp_tool_filter.core.errors import InvalidOption, LostUpstream, StartError
 from mcp_tool_filter.core.http.shown import may_hold_a_secret
 from mcp_tool_filter.core.policy.config import is_loopback
 from mcp_tool_filter.core.process.proxy import Proxy
-from mcp_tool_filter.core.process.sentences import only_warnings
 from mcp_tool_filter.core.process.site import Surroundings, TargetFinder
 from mcp_tool_filter.core.sockets.connect import make_tls_context, why_not_pem
 from mcp_tool_filter.core.sockets.serve import Server, bind, opening
@@ -138,6 +138,7 @@ class Filter:
             warn=say,
             sinks=[activity.show] if activity else [],
             on_end=partial(say_summary, activity),
+            render=render_report,
             report=report or report_for(settings),
             leave=self._leave,
             make_tls=partial(tls_to_others, settings),

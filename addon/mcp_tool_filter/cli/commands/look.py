@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from mcp_tool_filter.cli import report
 from mcp_tool_filter.cli.flags import Given, UsageError, no_such
 from mcp_tool_filter.cli.settings import Settings, chosen, target_of
 from mcp_tool_filter.cli.switching import deny_for
@@ -198,8 +199,8 @@ def show_tools(settings: Settings, how: str) -> int:
             more = {"listensAt": listens_at, "warnings": warnings}  # only a start has these
             print(json.dumps(_as_json(known) | more, indent=2))
         case "report":
-            lines = sentences.lines_about_rules(rules)
-            print(sentences.render_report(known.who, known.snapshot, lines))
+            lines = report.lines_about_rules(rules)
+            print(report.render_report(known.who, known.snapshot, lines))
             _warn(settings)
         case _:
             _print_tools(known)
@@ -257,7 +258,7 @@ def _print_tools(known: KnownTools) -> None:
             is_cut=True,
             always_has_head=True,
         )
-    tokens = sentences.estimate_tokens(known.snapshot.denied_bytes)
+    tokens = report.estimate_tokens(known.snapshot.denied_bytes)
     gone = len(known.snapshot.denied)
     tools = count(len(known.snapshot.allowed) + gone, "tool")
     say(f"{tools}, {gone} would be hidden: about {tokens} tokens per tools/list")
@@ -273,16 +274,16 @@ def _print_tools(known: KnownTools) -> None:
             is_cut=True,
             always_has_head=True,
         )
-    for _, said in sentences.counted_items(known.snapshot.catalog, is_shadow=False):
+    for _, said in report.counted_items(known.snapshot.catalog, is_shadow=False):
         say(said)
-    for warning in sentences.warnings_in(known.snapshot):
+    for warning in report.warnings_in(known.snapshot):
         say(warning)
 
 
 def _row(tool: Tool) -> tuple[str, ...]:
     by = tool.by and (f'"{tool.by.text}"' if isinstance(tool.by, Pattern) else tool.by.text)
     why = tool.why + (f" by {by}" if by else "")
-    tokens = sentences.estimate_tokens(tool.size)
+    tokens = report.estimate_tokens(tool.size)
     said = f"[{tool.mark}] {tool.description}".rstrip() if tool.mark else tool.description
     return shown(tool.name), why, tokens, shortened(said, 60)
 
@@ -335,6 +336,6 @@ def _named(values: Sequence[str], tools: Sequence[Tool]) -> list[str]:
 def _say_what_it_saves(hidden: Collection[str], tools: Sequence[Tool]) -> None:
     saved = sum(tool.size for tool in tools if tool.name in hidden)
     kept = len(tools) - len(hidden)
-    tokens = sentences.estimate_tokens(saved)
+    tokens = report.estimate_tokens(saved)
     what = f"{count(len(hidden), 'tool')} hidden, {kept} left"
     say(f"{what}: saves about {tokens} tokens per tools/list")

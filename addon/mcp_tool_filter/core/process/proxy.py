@@ -1,6 +1,6 @@
 """The process: its sites, and what they share. Both hosts create one ``Proxy``.
 
-    proxy = Proxy(Surroundings(warn=say, report=say, ...))
+    proxy = Proxy(Surroundings(warn=say, report=say, render=render_report, ...))
     proxy.adopt(config)              # at start, and whenever the options change
     proxy.begin()                    # in the event loop: what the rooms have, such as an audit log
     site = await proxy.open(name, find_target)     # fetches the upstream's tools
@@ -37,7 +37,6 @@ from mcp_tool_filter.core.process.sentences import (
     Introduction,
     VerdictLog,
     introduce,
-    render_report,
     warnings_about,
 )
 from mcp_tool_filter.core.process.site import (
@@ -225,7 +224,7 @@ class Proxy:
 
     def _report(self, site: Site, who: Introduction) -> None:
         listener = site.listener
-        report = render_report(who, listener.snapshot, self.plugs.report(site))
+        report = self.around.render(who, listener.snapshot, self.plugs.report(site))
         if site.login:
             report += "\n  Login: requests without their own credentials use yours"
         self.around.report(report)

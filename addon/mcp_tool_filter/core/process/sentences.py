@@ -1,4 +1,4 @@
-"""Put into words what the filter does: verdicts, the lines in the log, and the report at start.
+"""Put into words what the filter does: verdicts, and the lines in the log.
 
 Verdicts get a sentence in comments and replays, and a single word in entries and spans:
 
@@ -14,11 +14,6 @@ log that repeats one line a thousand times:
 >>> said = Once(most=2)
 >>> [said.is_new(text) for text in ("a", "a", "b", "c")]
 [True, False, True, False]
-
-The report says what is exposed, what is hidden, and what that saves:
-
->>> print(estimate_tokens(5000))
-1,250
 """
 
 from __future__ import annotations
@@ -34,11 +29,10 @@ from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
 from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.core.messages.sizes import MANY
-from mcp_tool_filter.core.policy.choice import NOT_ALLOWED, Cause, Hider, describe_hider, is_locked
+from mcp_tool_filter.core.policy.choice import describe_hider
 from mcp_tool_filter.core.policy.config import Config
-from mcp_tool_filter.core.policy.patterns import EXCEPT, Pattern
+from mcp_tool_filter.core.policy.patterns import EXCEPT
 from mcp_tool_filter.core.policy.snapshot import (
-    CatalogItem,
     Snapshot,
     Standing,
     is_about_lock,
@@ -95,10 +89,10 @@ def reported_word(would: Verdict) -> str:
 def describe_reason(reason: Reason, snapshot: Snapshot) -> str:
     match reason.why:
         case Why.HIDDEN if reason.thing != TOOL:
-            by = f"\n  {reason.pattern or reason.detail}: {_listed(reason.tools)}"
+            by = f"\n  {reason.pattern or reason.detail}: {listed(reason.tools)}"
             return _hidden(len(reason.tools), reason.thing) + by
         case Why.DENIED if reason.thing != TOOL:
-            return f"not found: {_listed(reason.tools)} ({reason.detail})"
+            return f"not found: {listed(reason.tools)} ({reason.detail})"
         case Why.CACHED:
             denied = _by_pattern(snapshot.denied, snapshot)
             return f"{_hidden(len(snapshot.denied))}, answered from the snapshot{denied}"
@@ -148,10 +142,10 @@ def _hidden(count: int, what: str = TOOL) -> str:
 def _by_pattern(tools: Iterable[str], snapshot: Snapshot) -> str:
     hiders = ((tool, snapshot.hiding(tool)) for tool in tools)
     named = ((tool, (by.text or by.says) if by else "not in the snapshot") for tool, by in hiders)
-    return "".join(f"\n  {text}: {_listed(found)}" for text, found in _grouped(named))
+    return "".join(f"\n  {text}: {listed(found)}" for text, found in grouped(named))
 
 
-def _grouped(named: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]:
+def grouped(named: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]:
     """Return each label with the names that have it."""
     names: dict[str, list[str]] = {}
     for name, label in named:
@@ -159,7 +153,7 @@ def _grouped(named: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]
     return names.items()
 
 
-def _listed(names: Sequence[str], most: int = 20) -> str:
+def listed(names: Sequence[str], most: int = 20) -> str:
     more = len(names) - most
     return ", ".join(map(shown, names[:most])) + (f" and {more} more" if more > 0 else "")
 
@@ -305,16 +299,6 @@ def _kind_of(judged: Judged) -> str:
     return f"for clients with MCP {revision} and {with_what}{who}"
 
 
-_NOTHING_ENFORCED = (
-    "Warning: nothing is enforced: in shadow mode, the filter only reports what it would hide,"
-    " refuse or change"
-)
-_NOTHING_DENIED = "Warning: nothing is denied: there is no deny or allow pattern"
-
-_BYTES_PER_TOKEN = 4  # of JSON with English text: a rule of thumb
-_MOST_IN_REPORT = 12
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Introduction:
     """The upstream, its server, and our address."""
@@ -350,6 +334,14 @@ def introduce(
     )
 
 
+_NOTHING_ENFORCED = (
+    "Warning: nothing is enforced: in shadow mode, the filter only reports what it would hide,"
+    " refuse or change"
+)
+
+_NOTHING_DENIED = "Warning: nothing is denied: there is no deny or allow pattern"
+
+
 def warnings_about(config: Config) -> list[str]:
     """Return the warnings about the patterns that need no tool list."""
     shadow = [_NOTHING_ENFORCED] if config.shadow else []
@@ -359,135 +351,3 @@ def warnings_about(config: Config) -> list[str]:
     return shadow + [
         f'Warning: the pattern "{one.text}": {one.hint}' for one in patterns if one.hint
     ]
-
-
-def only_warnings(report: str) -> str:
-    """Return the lines of a report that are shown even with ``--quiet``."""
-    return "\n".join(line for line in report.splitlines() if line.startswith("Warning:"))
-
-
-def render_report(who: Introduction, snapshot: Snapshot, more: Sequence[str] = ()) -> str:
-    """Render the report: a few lines, some ``more``, and the warnings last."""
-    return "\n".join(_lines(who, snapshot, more))
-
-
-def render_line(who: Introduction, snapshot: Snapshot, more: Sequence[str] = ()) -> str:
-    """Render the report on one line; the warnings follow on others."""
-    lines = list(_lines(who, snapshot, more))
-    warnings = [line for line in lines if line.startswith("Warning:")]
-    said = [line.strip() for line in lines if line not in warnings]
-    return "\n".join(["; ".join(said), *warnings])
-
-
-def estimate_tokens(size: int) -> str:
-    return f"{tokens_in(size):,}"
-
-
-def tokens_in(size: int) -> int:
-    """Estimate the tokens of so many bytes."""
-    return size // _BYTES_PER_TOKEN
-
-
-def _lines(who: Introduction, snapshot: Snapshot, more: Sequence[str]) -> Iterator[str]:
-    exposed, gone = len(snapshot.allowed), len(snapshot.denied)
-    yield f"MCP tool filter: {shown_url(who.listens_at)} -> {who.shown_upstream}"
-    if not who.is_listed:
-        yield "  Tools are listed when the first client logs in; the patterns apply at once"
-        return
-    revision = f", {who.revision}" if who.revision else ""
-    yield f"  Upstream: {who.server}, {who.transport}{revision}"
-    if who.is_shadow:
-        yield f"  Tools: {exposed + gone}, all exposed; {gone} would be denied"
-    else:
-        yield f"  Tools: {exposed + gone}, of which {gone} denied, {exposed} exposed"
-    yield from (f"    {one}" for one in hidden_by(snapshot))
-    yield from _lines_about_catalog(snapshot.catalog, is_shadow=who.is_shadow)
-    saved = snapshot.denied_bytes
-    tokens = estimate_tokens(saved)
-    so_far = "0 bytes; enforced, it would be " if who.is_shadow else ""
-    yield f"  Saved: {so_far}{saved:,} bytes of context, about {tokens} tokens per tools/list"
-    yield from (line if line.startswith("Warning:") else f"  {line}" for line in more)
-    yield from warnings_in(snapshot)
-
-
-def lines_about_rules(names: Sequence[str]) -> list[str]:
-    """Return the line of the report that names the rules in order, if there are any."""
-    return [f"Rules: {len(names)}: {_listed(names, _MOST_IN_REPORT)}"] if names else []
-
-
-def warnings_in(snapshot: Snapshot) -> Iterator[str]:
-    """Yield the warnings about the patterns and the definitions of a tool list."""
-    for said in (*pattern_warnings(snapshot), *counted(snapshot.faults)):
-        yield f"Warning: {said}"
-
-
-def pattern_warnings(
-    snapshot: Snapshot, matched: Collection[tuple[str, str]] = ()
-) -> Iterator[str]:
-    """Yield what may be wrong with the user's choice, as its effect on a tool list shows.
-
-    Patterns that are ``matched`` elsewhere, by option and text, are fine.
-    """
-    for pattern in snapshot.unmatched:
-        if (pattern.option, pattern.text) in matched:
-            continue
-        yield f'the pattern "{pattern.text}" matches no {pattern.thing}'
-    [*hiders] = dict.fromkeys(snapshot.denied.values())
-    is_empty = bool(hiders) and not snapshot.allowed
-    for pattern in snapshot.too_wide:
-        if not is_empty or hiders != [pattern]:
-            yield f'the pattern "{pattern.text}" matches every tool'
-    if is_empty and snapshot.is_unannotated:
-        many = len(snapshot.denied)
-        whose = f"none of its {many} tools has" if many > 1 else "its only tool has no"
-        yield f"no tool is left: {whose} annotations: use --allow"
-    elif is_empty and len(hiders) == 1 and hiders[0].text:
-        yield f"no tool is left: {_in_words(hiders[0])} every tool"
-    elif is_empty:
-        choice, why = snapshot.choice, ""
-        if hiders == [NOT_ALLOWED]:
-            why = ": no allow pattern matches one"
-        elif choice.hints:
-            why = ": " + " and ".join(by.text or "allow" for by in hiders) + " hide all of them"
-        elif choice.deny and choice.allow:
-            why = ": deny wins over allow; to keep a tool that deny hides, use --except"
-        yield f"no tool is left{why}"
-
-
-def _in_words(by: Hider) -> str:
-    return f'the pattern "{by.text}" matches' if isinstance(by, Pattern) else f"{by.text} hides"
-
-
-def counted_items(items: Sequence[CatalogItem], *, is_shadow: bool) -> Iterator[tuple[str, str]]:
-    """Yield each kind of thing, and how many there are of it.
-
-    >>> items = [CatalogItem("prompt", "a", "^a"), CatalogItem("prompt", "b")]
-    >>> list(counted_items(items, is_shadow=False))
-    [('prompt', 'Prompts: 2, of which 1 denied, 1 exposed')]
-    """
-    for kind in dict.fromkeys(one.kind for one in items):
-        hides = [bool(one.pattern) for one in items if one.kind == kind]
-        every, gone = len(hides), sum(hides)
-        said = f"of which {gone} denied, {every - gone} exposed"
-        if is_shadow:
-            said = f"all exposed; {gone} would be denied"
-        yield kind, f"{kind.capitalize()}s: {every}, {said}"
-
-
-def _lines_about_catalog(items: Sequence[CatalogItem], *, is_shadow: bool) -> Iterator[str]:
-    for kind, said in counted_items(items, is_shadow=is_shadow):
-        yield f"  {said}"
-        hidden = ((one.name, one.pattern) for one in items if one.pattern and one.kind == kind)
-        for pattern, names in _grouped(hidden):
-            yield f'    "{pattern}": {_listed(names, _MOST_IN_REPORT)}'
-
-
-def hidden_by(snapshot: Snapshot) -> Iterator[str]:
-    """Yield each pattern or flag that hides tools, with their names."""
-
-    def label(by: Hider) -> str:
-        text = f'"{by.text}"' if isinstance(by, Pattern) else by.text or "not allowed"
-        return f"{text}, {by.says}" if isinstance(by, Cause) and is_locked(by) else text
-
-    for text, names in _grouped((name, label(by)) for name, by in snapshot.denied.items()):
-        yield f"{text}: {_listed(names, _MOST_IN_REPORT)}"

@@ -35,7 +35,9 @@ from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.core.http.urls import UpstreamNames, parse_origin
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.situation import Client
+from mcp_tool_filter.core.policy.snapshot import Snapshot
 from mcp_tool_filter.core.process.background import in_background
+from mcp_tool_filter.core.process.sentences import Introduction
 from mcp_tool_filter.core.sockets.connect import Reach, probe
 from mcp_tool_filter.core.upstream.fetch import fetch
 from mcp_tool_filter.core.upstream.target import Target, find_names
@@ -82,6 +84,8 @@ class Surroundings:
     """What a host gives the proxy."""
 
     warn: Callable[[str], None]
+    render: Callable[[Introduction, Snapshot, Sequence[str]], str]
+    """Puts the report about an upstream into words, with lines of the rooms."""
     report: Callable[[str], None]
     """Gets the report about each upstream, once its tools are known."""
     leave: Callable[[str], None]

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TextIO
 
+from mcp_tool_filter.cli.report import estimate_tokens
 from mcp_tool_filter.cli.terminal import Colour, count, is_terminal, paint, shortened
-from mcp_tool_filter.core.process.sentences import estimate_tokens
 from mcp_tool_filter.rooms.audit.entry import (
     Entry,
     ShownEntry,

@@ -20,11 +20,11 @@ from pathlib import Path
 
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError
 from mcp_tool_filter.cli.help import show_help
+from mcp_tool_filter.cli.report import estimate_tokens
 from mcp_tool_filter.cli.table import COMMANDS
 from mcp_tool_filter.cli.terminal import count, say
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.policy.snapshot import shown
-from mcp_tool_filter.core.process.sentences import estimate_tokens
 from mcp_tool_filter.rooms.audit import audit_log, summary
 from mcp_tool_filter.rooms.audit.activity import duration
 from mcp_tool_filter.rooms.audit.entry import (

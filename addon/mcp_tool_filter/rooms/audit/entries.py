@@ -40,11 +40,7 @@ from mcp_tool_filter.core.policy.situation import Client, Direction, RpcExchange
 from mcp_tool_filter.core.policy.snapshot import Snapshot, is_about_lock
 from mcp_tool_filter.core.policy.snapshot import shown as shown_name
 from mcp_tool_filter.core.policy.verdict import TOOL, Drop, Forward, Reply, Rewrite, Verdict, Why
-from mcp_tool_filter.core.process.sentences import (
-    CLIENT_NAME,
-    Once,
-    verdict_word,
-)
+from mcp_tool_filter.core.process.sentences import CLIENT_NAME, Once, verdict_word
 from mcp_tool_filter.core.process.statistics import is_tool_error
 from mcp_tool_filter.rooms.audit.contents import Arguments, Content, Contents, redacted
 from mcp_tool_filter.rooms.audit.entry import (

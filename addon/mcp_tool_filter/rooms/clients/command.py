@@ -583,7 +583,7 @@ def _say_what_is_hidden(changes: Changes, asked: Asked | None, *, is_named: bool
 
 def _in_all(counted: Sequence[KnownTools]) -> str:
     """Return one sentence about all servers."""
-    from mcp_tool_filter.core.process.sentences import estimate_tokens
+    from mcp_tool_filter.cli.report import estimate_tokens
 
     tools = [tool for one in counted for tool in one.tools]
     kept = [tool for one in counted for tool in one.exposed]
@@ -655,7 +655,7 @@ def _shown_now(listed: ListedServer, known: KnownTools) -> tuple[str, ...]:
 def _say_of(known: KnownTools, start: str) -> None:
     """Say what the filter would do with a server's tools."""
     from mcp_tool_filter.cli.commands.look import marks_of
-    from mcp_tool_filter.core.process.sentences import counted_items, warnings_in
+    from mcp_tool_filter.cli.report import counted_items, warnings_in
 
     items = known.snapshot.catalog
     hidden = len(known.snapshot.denied)

@@ -19,12 +19,12 @@ from urllib.parse import quote
 from mcp_tool_filter import __version__
 from mcp_tool_filter.cli.commands.look import ask_now
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError, no_such, with_flags
+from mcp_tool_filter.cli.report import warnings_in
 from mcp_tool_filter.cli.settings import chosen
 from mcp_tool_filter.cli.terminal import count, has_colour, say
 from mcp_tool_filter.cli.whole_file import open_at_once
 from mcp_tool_filter.core.errors import StartError, reason_of
 from mcp_tool_filter.core.policy.snapshot import shown
-from mcp_tool_filter.core.process import sentences
 from mcp_tool_filter.core.process.start import refuse_start
 from mcp_tool_filter.rooms.lock.changes import (
     KINDS,
@@ -85,7 +85,7 @@ def _ask(typed: Given) -> tuple[Lock, dict[str, str]]:
     settings = chosen(typed, os.environ, ignored=("lock",))  # all that the patterns expose
     known = ask_now(settings)
     refuse_start(settings.config(), [known.snapshot])
-    for warning in sentences.warnings_in(known.snapshot):
+    for warning in warnings_in(known.snapshot):
         say(warning)
     found = known.fetched
     tools = {name: parse_json(raw) for name, raw in known.snapshot.allowed.items()}

@@ -32,6 +32,7 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.tls import ClientHelloData
 
 from mcp_tool_filter.cli.options import KEYS
+from mcp_tool_filter.cli.report import render_report
 from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.engine.exchange import Answer, Exchange
 from mcp_tool_filter.core.engine.lane import Lane
@@ -117,6 +118,7 @@ class ToolFilter:
                 rooms=ROOMS,
                 tell=lambda name, judged: self.views.tell(name, judged),
                 name_flow=_name_of,
+                render=render_report,
                 leave=self._leave,
                 make_tls=_make_tls,
                 edit_deny=edit_deny,

@@ -33,6 +33,7 @@ from urllib.parse import parse_qs, urlsplit
 import orjson
 
 from mcp_tool_filter.cli.http_server import PAGE_LIMITS, comes_from_here, http_server
+from mcp_tool_filter.cli.report import estimate_tokens, pattern_warnings, tokens_in
 from mcp_tool_filter.cli.switching import NOTHING, could_expose, hinted_in, switched
 from mcp_tool_filter.core.conversation.lists import listings_in
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce, SessionAtWork
@@ -44,12 +45,7 @@ from mcp_tool_filter.core.policy.choice import Choice, claims_in
 from mcp_tool_filter.core.policy.config import AllowedHosts, Config
 from mcp_tool_filter.core.policy.situation import Session
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
-from mcp_tool_filter.core.process.sentences import (
-    CLIENT_NAME,
-    estimate_tokens,
-    pattern_warnings,
-    tokens_in,
-)
+from mcp_tool_filter.core.process.sentences import CLIENT_NAME
 from mcp_tool_filter.core.process.start import key_of
 from mcp_tool_filter.core.process.statistics import JsonObject, Statistics
 from mcp_tool_filter.core.sockets.served import ServedRequest, ServedResponse

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from mcp_tool_filter.cli.parsing import parse_config
+from mcp_tool_filter.cli.report import render_report
 from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
@@ -148,6 +149,7 @@ class _Replay:
             is_offline=True,
             warn=_ignore,
             tell=_note,
+            render=render_report,
             report=_ignore,
             leave=_ignore,
             make_tls=ssl.create_default_context,

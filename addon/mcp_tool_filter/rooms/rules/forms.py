@@ -30,7 +30,13 @@ from mcp_tool_filter.rooms.rules.fields import (
     parse_field,
     parse_rule_pattern,
 )
-from mcp_tool_filter.rooms.rules.source import Mistake, Mistaken, YamlNode, inner_path, read_source
+from mcp_tool_filter.rooms.rules.source import (
+    MistakeAt,
+    Mistaken,
+    YamlNode,
+    inner_path,
+    read_source,
+)
 from mcp_tool_filter.rooms.rules.templates import Template, parse_json_template, parse_template
 
 # A place in the file
@@ -54,7 +60,7 @@ class Spot:
 
     node: YamlNode
     path: str
-    mistakes: list[Mistake]
+    mistakes: list[MistakeAt]
     machine: Machine
     level: int = 0
     """How many conditions are around it."""
@@ -64,11 +70,11 @@ class Spot:
         return Spot(node, path, self.mistakes, self.machine, self.level)
 
     def wrong(self, text: str) -> None:
-        self.mistakes.append(Mistake(self.node.line, self.node.column, self.path, text))
+        self.mistakes.append(MistakeAt(self.node.line, self.node.column, self.path, text))
 
     def wrong_key(self, key: str, text: str) -> None:
         line, column = self.node.keys[key]
-        self.mistakes.append(Mistake(line, column, self.path, text))
+        self.mistakes.append(MistakeAt(line, column, self.path, text))
 
     def expected(self, what: str, example: str = "") -> None:
         such = f", such as {example}" if example else ""

@@ -13,13 +13,13 @@ import shlex
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mcp_tool_filter.cli.report import lines_about_rules
 from mcp_tool_filter.core.engine.exchange import Exchange
 from mcp_tool_filter.core.errors import InvalidOption
 from mcp_tool_filter.core.http.head import NOT_SENT, headers_after
 from mcp_tool_filter.core.messages.messages import parse_message
 from mcp_tool_filter.core.policy.situation import Client, Via
 from mcp_tool_filter.core.process.plugs import Plug
-from mcp_tool_filter.core.process.sentences import lines_about_rules
 from mcp_tool_filter.core.process.site import Site, head_of, site_of
 from mcp_tool_filter.core.upstream.target import open_client
 

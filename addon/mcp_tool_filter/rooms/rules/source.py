@@ -21,7 +21,7 @@ from mcp_tool_filter.rooms.rules.fields import Document, Json, Number, Object
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Mistake:
+class MistakeAt:
     """``path`` is the place in the file's structure; lines and columns count from 1."""
 
     line: int
@@ -37,7 +37,7 @@ class Mistake:
 class Mistaken(Exception):
     """What is wrong in a file, in the order of the file."""
 
-    def __init__(self, *mistakes: Mistake) -> None:
+    def __init__(self, *mistakes: MistakeAt) -> None:
         super().__init__(mistakes)
         self.mistakes = tuple(sorted(set(mistakes)))
 
@@ -74,7 +74,12 @@ class YamlNode:
     """How many values there are in it, aliases and itself included."""
 
     def add(
-        self, key: str, place: tuple[int, int], value: YamlNode, path: str, mistakes: list[Mistake]
+        self,
+        key: str,
+        place: tuple[int, int],
+        value: YamlNode,
+        path: str,
+        mistakes: list[MistakeAt],
     ) -> None:
         """Add a member, unless there is one of this name."""
         assert self.members is not None
@@ -83,7 +88,7 @@ class YamlNode:
             return
         line, column = self.keys[key]
         what = f"the key {key!r} appears twice; first at {line}:{column}"
-        mistakes.append(Mistake(*place, path, what))
+        mistakes.append(MistakeAt(*place, path, what))
 
     @property
     def kind(self) -> str:
@@ -109,22 +114,22 @@ class YamlNode:
         return self.value
 
 
-def read_source(raw: bytes, begins: str = "interceptor") -> tuple[YamlNode, list[Mistake]]:
+def read_source(raw: bytes, begins: str = "interceptor") -> tuple[YamlNode, list[MistakeAt]]:
     """Read a file; return it with the mistakes in its text that do not prevent reading it.
 
     ``begins`` is the expected first key, for the message about an empty file.
     Raises Mistaken for mistakes that do.
     """
     if len(raw) > LARGEST:
-        raise Mistaken(Mistake(1, 1, "", f"the file is larger than 1 MB ({len(raw):,} bytes)"))
+        raise Mistaken(MistakeAt(1, 1, "", f"the file is larger than 1 MB ({len(raw):,} bytes)"))
     try:
         text = raw.decode()
     except UnicodeDecodeError:
-        raise Mistaken(Mistake(1, 1, "", "the file is not UTF-8")) from None
+        raise Mistaken(MistakeAt(1, 1, "", "the file is not UTF-8")) from None
     text = text.removeprefix("\ufeff")
     empty = f"the file is empty; it begins with {begins}:"
     if not text.strip():
-        raise Mistaken(Mistake(1, 1, "", empty))
+        raise Mistaken(MistakeAt(1, 1, "", empty))
     if text.lstrip()[0] == "{" and (read := _read_json(text)) is not None:
         return read
     return _Yaml(text, empty).read()
@@ -133,7 +138,7 @@ def read_source(raw: bytes, begins: str = "interceptor") -> tuple[YamlNode, list
 # JSON
 
 
-def _read_json(text: str) -> tuple[YamlNode, list[Mistake]] | None:
+def _read_json(text: str) -> tuple[YamlNode, list[MistakeAt]] | None:
     """Read JSON; None if the text is not JSON, or has mistakes that YAML can explain."""
     try:
         _, root = scan(text.encode(), {EACH: None})
@@ -151,7 +156,7 @@ def inner_path(path: str, key: str) -> str:
 
 class _Json:
     def __init__(self, text: str) -> None:
-        self.mistakes: list[Mistake] = []
+        self.mistakes: list[MistakeAt] = []
         self._document = Document(text)
         self._text = text
         self._line, self._line_start = 1, 0  # of the last place
@@ -196,10 +201,10 @@ class _Yaml:
         self._text = text
         self._empty = empty
         self._anchors: dict[str, YamlNode | None] = {}
-        self._mistakes: list[Mistake] = []
+        self._mistakes: list[MistakeAt] = []
         self._nodes = 0
 
-    def read(self) -> tuple[YamlNode, list[Mistake]]:
+    def read(self) -> tuple[YamlNode, list[MistakeAt]]:
         from ruamel.yaml import YAML
         from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
@@ -209,10 +214,10 @@ class _Yaml:
             mark = error.problem_mark or error.context_mark
             what = error.problem or error.context or "this is not YAML"
             line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-            raise Mistaken(*self._mistakes, Mistake(line, column, "", what)) from None
+            raise Mistaken(*self._mistakes, MistakeAt(line, column, "", what)) from None
         except YAMLError as error:
             what = str(error).partition("\n")[0]
-            raise Mistaken(Mistake(1, 1, "", f"this is not YAML: {what}")) from None
+            raise Mistaken(MistakeAt(1, 1, "", f"this is not YAML: {what}")) from None
         return root, self._mistakes
 
     def _document(self, events: Iterator[Any]) -> YamlNode:
@@ -221,7 +226,7 @@ class _Yaml:
             if type(event).__name__ == "DocumentStartEvent":
                 if root is not None:
                     mark = event.start_mark
-                    second = Mistake(mark.line + 1, mark.column + 1, "", "a second document")
+                    second = MistakeAt(mark.line + 1, mark.column + 1, "", "a second document")
                     self._mistakes.append(second)
                     break
                 root = self._node(first := next(events), events, "", 0)
@@ -229,7 +234,7 @@ class _Yaml:
                     root = None
                     break
         if root is None:
-            raise Mistaken(Mistake(1, 1, "", self._empty))
+            raise Mistaken(MistakeAt(1, 1, "", self._empty))
         return root
 
     def _node(self, event: Any, events: Iterator[Any], path: str, depth: int) -> YamlNode:
@@ -302,11 +307,11 @@ class _Yaml:
     def _refuse_tag(self, event: Any, line: int, column: int, path: str) -> None:
         if event.tag is not None and str(event.tag) != "!":
             what = f"tags such as {event.tag} are not allowed"
-            self._mistakes.append(Mistake(line, column, path, what))
+            self._mistakes.append(MistakeAt(line, column, path, what))
 
     def _end(self, line: int, column: int, path: str, what: str) -> NoReturn:
         """Report a mistake after which the rest of the text cannot be read."""
-        raise Mistaken(*self._mistakes, Mistake(line, column, path, what))
+        raise Mistaken(*self._mistakes, MistakeAt(line, column, path, what))
 
 
 def _is_left_out(event: Any) -> bool:
@@ -334,13 +339,13 @@ def _number(text: str, line: int, column: int) -> Number | str:
     if _LEADING_ZERO.fullmatch(text):
         # YAML 1.1 reads 0644 as octal, YAML 1.2 as decimal, and JSON not at all.
         what = f"{text} begins with a zero: write it without, as 0o… if it is octal, or in quotes"
-        raise Mistaken(Mistake(line, column, "", what))
+        raise Mistaken(MistakeAt(line, column, "", what))
     try:
         return Number(text)
     except ValueError:
         pass
     if _NOT_FINITE.fullmatch(text):
-        raise Mistaken(Mistake(line, column, "", f"{text} is not a number of JSON"))
+        raise Mistaken(MistakeAt(line, column, "", f"{text} is not a number of JSON"))
     if _OTHER_BASE.fullmatch(text):
         return Number(str(int(text, 0)))
     number = _FLOAT.fullmatch(text)

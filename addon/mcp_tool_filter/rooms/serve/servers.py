@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from mcp_tool_filter.cli.report import warnings_in
 from mcp_tool_filter.core.conversation.memory import unlisted
 from mcp_tool_filter.core.engine.service import GoOn, Service, nothing
 from mcp_tool_filter.core.errors import LockError, StartError
@@ -35,7 +36,7 @@ from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.core.policy.verdict import Reply, Why
 from mcp_tool_filter.core.process.background import in_background, keep
 from mcp_tool_filter.core.process.proxy import Proxy
-from mcp_tool_filter.core.process.sentences import warnings_about, warnings_in
+from mcp_tool_filter.core.process.sentences import warnings_about
 from mcp_tool_filter.core.process.site import Site, Surroundings, TargetFinder, move_to
 from mcp_tool_filter.core.process.start import key_of, refuse_start, unmatched_in
 from mcp_tool_filter.rooms.serve.mount import ENDPOINT, Mount, split_target

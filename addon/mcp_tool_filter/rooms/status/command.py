@@ -18,6 +18,7 @@ from functools import partial
 
 from mcp_tool_filter.cli.commands.look import KnownTools, ask
 from mcp_tool_filter.cli.flags import COMMAND, Given, with_flags
+from mcp_tool_filter.cli.report import tokens_in
 from mcp_tool_filter.cli.settings import (
     Settings,
     Sources,
@@ -40,7 +41,6 @@ from mcp_tool_filter.core.errors import ListsAfterLogin, LockError, StartError, 
 from mcp_tool_filter.core.http.shown import shown_url
 from mcp_tool_filter.core.policy.choice import Choice
 from mcp_tool_filter.core.policy.snapshot import shown
-from mcp_tool_filter.core.process.sentences import tokens_in
 from mcp_tool_filter.core.process.statistics import JsonObject
 from mcp_tool_filter.core.upstream.target import login_to
 from mcp_tool_filter.rooms.clients.command import bare_settings_of

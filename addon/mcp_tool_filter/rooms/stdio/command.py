@@ -134,14 +134,14 @@ class StdioSession:
     def report(self, who: Introduction, snapshot: Snapshot, rules: LineRules | None) -> None:
         """Report the exposed and hidden tools on one line, and warnings below it: clients show
         stderr as errors."""
-        from mcp_tool_filter.core.process import sentences
+        from mcp_tool_filter.cli import report
 
-        more = sentences.lines_about_rules(rules.names if rules else ())
+        more = report.lines_about_rules(rules.names if rules else ())
         more += [line for each in self.shape.reports for line in each(snapshot)]
         is_long = self.settings.verbosity > 0
-        render = sentences.render_report if is_long else sentences.render_line
-        report = render(who, snapshot, more)
-        if said := sentences.only_warnings(report) if self.settings.is_quiet else report:
+        render = report.render_report if is_long else report.render_line
+        text = render(who, snapshot, more)
+        if said := report.only_warnings(text) if self.settings.is_quiet else text:
             say_beside_client(said)
 
     def end(self) -> None:
