@@ -225,3 +225,85 @@ def test_a_remembered_head_lets_no_odd_value_through(fields: bytes, values: list
         head_of(wire, fields % b"1")
         with pytest.raises(Fault):
             head_of(wire, fields % value)
+
+
+def joined(wire: wires.Wire[RequestHead] | wires.Wire[AnswerHead], data: bytes) -> list[object]:
+    """Return what a wire says when bodies may be joined to their heads."""
+    said: list[object] = []
+    while (event := wire.next_joined(data)) is not None:
+        data = b""
+        if isinstance(event, bytes):
+            said.append(event)
+        elif isinstance(event, RequestHead | AnswerHead):
+            said += [event.fields, event.length, event.is_chunked]
+            if event.body is None:
+                continue
+            said += [event.body] if event.body else []
+            said.append(END)
+        if isinstance(event, wires.End) or said[-1] is END:
+            said += [END] if isinstance(event, wires.End) else []
+            wire.state = "head"
+    whole: list[object] = []
+    for one in said:
+        if isinstance(one, bytes) and whole and isinstance(whole[-1], bytes):
+            whole[-1] += one
+        else:
+            whole.append(one)
+    return whole
+
+
+SHORT = OK + b"Date: x\r\nContent-Length: 2\r\n\r\n"
+STREAM = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@each_row("data", [
+    SHORT + b"no",
+    SHORT + b"n",
+    SHORT + b"no" + SHORT + b"on",
+    SHORT.replace(b"2", b"4") + b"none",
+    SHORT.replace(b"x", b"y") + b"no",
+    SHORT.replace(b"200", b"204"),
+    b"\r\n" + SHORT + b"no",
+    b"HTTP/1.1 103 Early Hints\r\n\r\n" + SHORT + b"no",
+    STREAM + b"2\r\nno\r\n0\r\n\r\n",
+    STREAM + b"0002;x=y\r\nno\r\n0\r\n\r\n",
+    STREAM + b"1\r\nn\r\n1\r\no\r\n0\r\n\r\n",
+    STREAM + b"7\r\nno\r\n0\r\n\r\n0\r\n\r\n",
+    STREAM + b"2\r\nno\r\n0\r\nX: y\r\n\r\n",
+    STREAM + b"2\r\nno\r\n0\r\n\r\n" + STREAM + b"2\r\non\r\n0\r\n\r\n",
+    STREAM + b"0\r\n\r\n",
+    STREAM + b"2\r\nno\r\n",
+])  # fmt: skip
+def test_what_comes_at_once_is_read_as_in_pieces(data: bytes) -> None:
+    """Also if a wire knows the head already."""
+    at_once, in_pieces = AnswerWire(), AnswerWire()
+    for wire in (at_once, in_pieces):
+        wire.asked = "POST"
+        for _ in range(3):
+            assert joined(wire, SHORT + b"ok")[-2:] == [b"ok", END]
+    said: list[object] = []
+    for at in range(len(data)):
+        new = joined(in_pieces, data[at : at + 1])
+        if new and said and isinstance(new[0], bytes) and isinstance(last := said[-1], bytes):
+            said[-1] = last + new[0]
+            new = new[1:]
+        said += new
+    assert joined(at_once, data) == said
+    assert at_once.ahead == in_pieces.ahead
+
+
+def test_a_known_head_has_no_body_after_head() -> None:
+    wire = AnswerWire()
+    for method, has_body in (("POST", True), ("POST", True), ("POST", True), ("HEAD", False)):
+        wire.asked = method
+        said = joined(wire, SHORT + (b"ok" if has_body else b""))
+        assert (b"ok" in said) is has_body
+        assert said[-1] is END
+
+
+def test_interim_answers_are_counted_up_to_the_final_one() -> None:
+    wire = AnswerWire()
+    wire.asked = "POST"
+    for _ in range(50):
+        joined(wire, b"HTTP/1.1 103 Early Hints\r\n\r\n")
+        assert joined(wire, SHORT + b"ok")[-1] is END

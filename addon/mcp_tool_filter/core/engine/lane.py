@@ -28,20 +28,17 @@ That is the same each time, so what it means is read by the code of the whole wa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.declared import capabilities_in, program_in
-from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce, needs_of
 from mcp_tool_filter.core.engine.exchange import Answer, Exchange, Phase, fields_of
 from mcp_tool_filter.core.engine.service import Service
 from mcp_tool_filter.core.engine.streaming import open_stream
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.asked import HttpExchange
-from mcp_tool_filter.core.http.head import describes_body
 from mcp_tool_filter.core.messages.carried import may_carry
 from mcp_tool_filter.core.messages.large import SIMPLE_ID
 from mcp_tool_filter.core.messages.messages import Request, parse_message
@@ -56,7 +53,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.core.engine.service import Address
     from mcp_tool_filter.core.engine.upstream import Upstream
     from mcp_tool_filter.core.engine.wire import AnswerHead, RequestHead
-    from mcp_tool_filter.core.http.head import AnswerNotes, Fields
+    from mcp_tool_filter.core.http.head import Fields
 
 _MOST = 256 * 1024  # bytes: longer ones are rare, and the whole way takes hardly longer for them
 _MOST_BRACKETS = 100  # so it nests less deeply than any limit that users may set
@@ -122,7 +119,7 @@ def _readers() -> tuple[Callable[[bytes], Any], Callable[[Any], Any]] | None:
 
 def plain_call(raw: bytes) -> CallRead | None:
     """Return the call if it is plain; None for anything that must be read as usual."""
-    if len(raw) > _MOST or b"\\u" in raw or (readers := _readers()) is None:
+    if len(raw) > _MOST or raw.find(b"\\u") >= 0 or (readers := _readers()) is None:
         return None
     try:
         call = readers[0](raw)
@@ -192,13 +189,12 @@ def _spaced(id: bytes, name: bytes, arguments: bytes) -> tuple[bytes, ...]:
 
 def is_plain_result(raw: bytes, id: bytes) -> bool:
     """Tell whether this is the result of a call, with only the schema's members, each once."""
-    end = len(raw) - 1
-    if raw.startswith(b'{"jsonrpc":"2.0","id":%b,"result":{' % id) and raw.endswith(b"}}"):
-        start = len('{"jsonrpc":"2.0","id":,"result":') + len(id)
-    elif raw.startswith(b'{"result":{') and raw.endswith(b'},"jsonrpc":"2.0","id":%b}' % id):
-        start, end = len('{"result":'), end - len(',"jsonrpc":"2.0","id":') - len(id)
+    for before, after in _around(id):
+        if raw.startswith(before) and raw.endswith(after):
+            break
     else:
         return False
+    start, end = len(before) - 1, len(raw) - len(after) + 1
     if len(raw) > _MOST or (readers := _readers()) is None:
         return False
     try:
@@ -208,14 +204,29 @@ def is_plain_result(raw: bytes, id: bytes) -> bool:
         return False
     length = 1
     for key, value in members.items():
-        length += len(key) + 4 + len(bytes(value))
+        length += len(key) + 4 + len(memoryview(value))
     return (
-        length == end - start
+        (length == end - start or raw[start:end] == _spaced_object(members))
         and members.keys() <= _RESULT
         and bytes(members.get("isError", b"false")) == b"false"
         and bytes(members.get("resultType", b'"complete"')) == b'"complete"'
         and not opens_more(raw, _BRACKETS, 0, len(raw), _MOST_BRACKETS)
     )
+
+
+def _around(id: bytes) -> tuple[tuple[bytes, bytes], ...]:
+    """Return what may stand around a result, with its brackets: the usual orders and spaces."""
+    return (
+        (b'{"jsonrpc":"2.0","id":%b,"result":{' % id, b"}}"),
+        (b'{"result":{', b'},"jsonrpc":"2.0","id":%b}' % id),
+        (b'{"jsonrpc": "2.0", "id": %b, "result": {' % id, b"}}"),
+    )
+
+
+def _spaced_object(members: Mapping[str, bytes]) -> bytes:
+    """Return an object as Python's json writes it."""
+    said = [b'"%b": %b' % (key.encode(), bytes(value)) for key, value in members.items()]
+    return b"{%b}" % b", ".join(said)
 
 
 def data_in(event: bytes) -> bytes:
@@ -234,25 +245,21 @@ def data_in(event: bytes) -> bytes:
 # Who wants to see more
 
 
-_OF_SERVICE, _OF_POLICY = (
-    attrgetter(*[name for name, needs in needs_of(kind).items() if needs])
-    for kind in (Service, PolicyInForce)
-)
-
-
 def may_take(service: Service) -> bool:
-    """Tell whether nobody wants to see or change more of a plain call than the lane does."""
+    """Tell whether nobody wants to see or change more of a plain call than the lane does.
+
+    (Each hook that ``needs_messages`` stands here; a test compares.)
+    """
     listener = service.listener
     policy = listener.policy
-    config = policy.config
-    return (
-        service.has_lane and policy.observe_plain is not None
-        and not any(_OF_SERVICE(service)) and not any(_OF_POLICY(policy))
-        and not config.shadow and config.catalog is None and config.editor is None
-        and not config.only_mcp
-        and config.limits.depth >= _FEWEST_LEVELS
-        and config.limits.message >= _MOST and config.limits.pending >= 2 * _MOST
-        and not listener.is_forward and not listener.keeps_host and not listener.legacy.endpoints
+    config, limits = policy.config, policy.config.limits
+    return service.has_lane and policy.observe_plain is not None and not (
+        policy.links or policy.propagate or policy.keeps_requests
+        or service.before_sending or service.before_answering or service.rewrite_body
+        or service.note_over or service.connect or service.is_ending or service.learns_logins
+        or config.shadow or config.catalog or config.editor or config.only_mcp
+        or listener.is_forward or listener.keeps_host or listener.legacy.endpoints
+        or limits.depth < _FEWEST_LEVELS or limits.message < _MOST or limits.pending < 2 * _MOST
     )  # fmt: skip
 
 
@@ -291,7 +298,8 @@ def _lane_for(service: Service, down: H1Client, head: RequestHead, body: bytes) 
     id, session = said.session_id or None, None
     if id and (session := service.listener.sessions.get(id, now)) is None:
         return None
-    client = Client(Via.HTTP, session, None if session else said.revision, claimed_session=id)
+    client = Client(Via.HTTP, session, None if session else said.revision)
+    client.claimed_session = id
     kind = policy.kinds.of(client, _exchange_of(call, now, len(body)) if call.declared else None)
     if not _is_certain(kind) or kind.snapshot.standing(call.tool) is not Standing.ALLOWED:
         return None
@@ -312,16 +320,12 @@ def _is_certain(kind: Kind) -> bool:
     return kind.is_listed and not kind.is_stale and not kind.is_split
 
 
-def _head_of_stream(notes: AnswerNotes, fields: Fields) -> Answer:
-    return Answer(200, notes.reason, tuple([one for one in fields if not describes_body(one[0])]))
-
-
 class Lane:
     """One plain call, until its answer has come or it is a whole exchange."""
 
     flow = None
-    stream: Answer | None = None
-    """The head that the client has got of an event stream."""
+    stream: AnswerHead | None = None
+    """The head of the event stream that the client gets."""
     address: Address | None = None
     may_use_any = False
     size = 0
@@ -340,7 +344,7 @@ class Lane:
         self._call, self._kind = call, kind
         self._whole: Exchange | None = None
         self._observer: PlainObserver | None = None
-        self._head: AnswerHead | None = None
+        self._fields: Fields = ()
         self._has_result = self._is_over = False
 
     @property
@@ -392,20 +396,20 @@ class Lane:
         self._note_result(result)
         self._end()
         if is_stream:
-            return self.down.stream(body, head=_head_of_stream(notes, fields), is_last=True)
-        return self.down.respond(Answer(200, notes.reason, fields, body), is_bare=False)
+            return self.down.stream_plainly(notes, fields, body)
+        return self.down.respond_plainly(notes, fields, body)
 
     def on_head(self, head: AnswerHead) -> None:
         """Pass on the head of an event stream."""
         fields = fields_of(head, self.service.listener)
         if not self._is_open_for(head, _STREAM):
             return self.whole().on_head(head)
-        self._head, self.stream = head, _head_of_stream(head.notes, fields)
-        return self.down.stream(b"", head=self.stream)
+        self._fields, self.stream = fields, head
+        return self.down.stream_plainly(head.notes, fields)
 
     def on_data(self, data: bytes) -> None:
         """Pass on the event that is a plain result."""
-        head, result = self._head, data_in(data)
+        head, result = self.stream, data_in(data)
         if head is None or self._has_result or not self._is_open_for(head, _STREAM):
             return self.whole().on_data(data)
         if not self._is_mine(result):
@@ -470,9 +474,9 @@ class Lane:
             self.down.exchange = whole
         if self._observer is not None and not self._has_result:
             self._observer.plain_leaves(self, waiting, whole)
-        if self.stream is not None and self._head is not None:
-            whole.answer = self.stream
-            whole.stream = open_stream(whole, whole.asked, self.stream, self._head.notes)
+        if (begun := self.stream) is not None:
+            whole.answer = Answer(200, begun.notes.reason, self._fields)
+            whole.stream = open_stream(whole, whole.asked, whole.answer, begun.notes)
             whole.phase, whole.body, whole.out_fields, whole.out_head = (
                 Phase.STREAMING, b"", (), None,
             )  # fmt: skip

@@ -167,7 +167,7 @@ class Seats:
         return True
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, slots=True, weakref_slot=True)
 class Service:
     """One listener as the engine sees it."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.bodies import refuse_partial
-from mcp_tool_filter.core.http.head import AnswerNotes, describes_body
+from mcp_tool_filter.core.http.head import AnswerNotes, without_body
 from mcp_tool_filter.core.messages.sse import render_event
 from mcp_tool_filter.core.policy.effects import InOrder
 
@@ -58,7 +58,7 @@ class StreamedAnswer:
         """True if it ended because the upstream was lost."""
         listener = exchange.service.listener
         if not listener.policy.config.shadow:  # which changes nothing
-            answer.fields = tuple([one for one in answer.fields if not describes_body(one[0])])
+            answer.fields = without_body(answer.fields)
         send = self.inject if self._is_get else None
         self._events = listener.open_stream(asked, exchange.head.target, send, self._make_queue)
 

@@ -127,7 +127,7 @@ class RequestHead:
         """Return the same head for another exchange, with the same notes."""
         return RequestHead(
             self.method, self.target, self.fields, self.is_11, self.keeps, self.length,
-            self.is_chunked, self.expects, self.upgrades, self.authority, notes=self.notes,
+            self.is_chunked, self.expects, self.upgrades, self.authority, None, self.notes,
         )  # fmt: skip
 
     def split_target(self) -> None:
@@ -157,7 +157,7 @@ class AnswerHead:
         """Return the same head for another exchange, with the same notes."""
         return AnswerHead(
             self.status, self.reason, self.fields, self.is_11, self.keeps, self.length,
-            self.is_chunked, self.date, notes=self.notes,
+            self.is_chunked, self.date, None, self.notes,
         )  # fmt: skip
 
 
@@ -179,6 +179,9 @@ _TAB_IN_FRAMING = re.compile(rb"\r\n(?:content-length|transfer-encoding):[^\r\t]
 _LENGTH_ONLY = re.compile(rb"(\r\n(?:content-length):[ \t]*)([^\r\n]*)", re.IGNORECASE)
 _LENGTH_OR_DATE = re.compile(rb"(\r\n(?:content-length|date):[ \t]*)([^\r\n]*)", re.IGNORECASE)
 _PIECES_OF_A_HEAD = 8
+LAST_CHUNK = b"0\r\n\r\n"
+_END_OF_A_CHUNK = b"\r\n"
+_AFTER_A_CHUNK = len(_END_OF_A_CHUNK + LAST_CHUNK)
 NO_BODY = frozenset({204, 304})
 """The statuses of answers that never have a body."""
 NOT_IMPLEMENTED: Final = 501
@@ -202,6 +205,8 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         """Heads by their bytes without what varies, and the places of the fields that vary."""
         self._last: tuple[bytes, H] | None = None
         """The last remembered head with all of its bytes: most are repeated as they were."""
+        self._usual: tuple[bytes, H, int] | None = None
+        """The same with its end, and how long it is with its body, if only a length frames that."""
         self._has_ended = False
 
     def receive(self, data: bytes) -> None:
@@ -234,7 +239,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
 
     def forget(self) -> None:
         """Free the memory of the heads, since none comes for long."""
-        self._remembered, self._last = {}, None
+        self._remembered, self._last, self._usual = {}, None, None
 
     def next(self) -> H | bytes | End | None:
         """Return the next head, bytes of a body, or END; None if bytes are missing.
@@ -262,6 +267,11 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         """Take bytes, then return the next event; a head has its body if all of that is here, and
         then no END follows."""
         if data:
+            if (
+                (usual := self._usual) is not None and self.state == "head" and not self.unread
+                and self.asked == "POST" and len(data) == usual[2] and data.startswith(usual[0])
+            ):  # fmt: skip
+                return self._repeated(data, *usual)
             self.receive(data)
         if self.state != "head":
             return self.next()
@@ -271,6 +281,30 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
             head.body, self.state = b"", "done"
         elif self.state == "count" and self._left <= len(self.unread) - self._at:
             head.body, self._left, self.state = self._take(self._left), 0, "done"
+        elif self.state == "size" and self._joins_chunks:
+            head.body = self._only_chunk()
+        return head
+
+    def _only_chunk(self) -> bytes | None:
+        """Take the body if it is one chunk, and it is here with its end and nothing else."""
+        if not self.unread.endswith(_END_OF_A_CHUNK + LAST_CHUNK):
+            return None
+        found = _CHUNK.match(self.unread, self._at)
+        size = int(found[1], 16) if found is not None else 0
+        if found is None or not size or found.end() + size + _AFTER_A_CHUNK != len(self.unread):
+            return None
+        data = self.unread[found.end() : found.end() + size]
+        self.pieces += 2
+        self.state = "done"
+        self._read_to(len(self.unread))
+        return data
+
+    def _repeated(self, data: bytes, block: bytes, last: H, _size: int) -> H:
+        """Return a head that is as the last one was, with its body: nothing else is in the data."""
+        self.pieces += _PIECES_OF_A_HEAD
+        self._interim = 0
+        head: H = last.again()
+        head.body, self._left, self.state = data[len(block) :], 0, "done"
         return head
 
     # Heads
@@ -310,6 +344,11 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
             raise Fault("line ends")
         self._searched = len(buffer)
 
+    _joins_chunks = False
+    """True if a body in one chunk may be joined to its head."""
+    asked = "POST"
+    """The method of the request that an answer is to; of another, a head may have no body."""
+    _interim = 0
     _line: str
     _first: re.Pattern[bytes]
     _so_far: re.Pattern[bytes]
@@ -327,7 +366,10 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         key = (*parts[::3], *parts[1::3])
         seen = self._remembered.get(key)
         if seen is not None and (again := self._again(*seen, values)) is not None:
-            self._last = block, again.again()
+            last = again.again()
+            self._last, self._usual = (block, last), None
+            if self._has_usual_body(last) and last.length is not None:
+                self._usual = block + b"\r\n\r\n", last, len(block) + 4 + last.length
             return again
         head = self._parse(block)
         varying = {
@@ -371,6 +413,10 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
     @abstractmethod
     def _made(self, line: re.Match[bytes], fields: Fields) -> H:
         """Return a head that is not framed yet."""
+
+    @abstractmethod
+    def _has_usual_body(self, head: H) -> bool:
+        """Tell whether its Content-Length alone says how long its body is."""
 
     @abstractmethod
     def _begin_body(self, head: H) -> None:
@@ -487,6 +533,9 @@ class RequestWire(Wire[RequestHead]):
     def _made(self, line: re.Match[bytes], fields: Fields) -> RequestHead:
         return RequestHead(line[1].decode(), line[2].decode(), fields, line[3] == b"1")
 
+    def _has_usual_body(self, head: RequestHead) -> bool:
+        return head.method == "POST" and not head.is_chunked
+
     def _begin_body(self, head: RequestHead) -> None:
         if head.method == "CONNECT":  # what follows is a tunnel, whatever its head announces
             if head.length or head.is_chunked:
@@ -496,18 +545,21 @@ class RequestWire(Wire[RequestHead]):
 
 
 class AnswerWire(Wire[AnswerHead]):
-    """What an upstream says: answers. ``asked`` is the method of the request."""
+    """What an upstream says: answers."""
 
     _line = "status"
     _first = _STATUS_LINE
     _so_far = _STATUS_SO_FAR
     _varies = _LENGTH_OR_DATE
+    _joins_chunks = True
     asked = "GET"
-    _interim = 0
 
     def _made(self, line: re.Match[bytes], fields: Fields) -> AnswerHead:
         date = next((value for name, value in fields if name.lower() == b"date"), None)
         return AnswerHead(int(line[2]), line[3] or b"", fields, line[1] == b"1", date=date)
+
+    def _has_usual_body(self, head: AnswerHead) -> bool:
+        return head.status == 200 and not head.is_chunked
 
     def _begin_body(self, head: AnswerHead) -> None:
         if head.status < 200:
@@ -587,7 +639,6 @@ PHRASES = {
 LONG = 65536
 """A body of more bytes is sent by itself: joining it to its head would copy it."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-LAST_CHUNK = b"0\r\n\r\n"
 
 
 def render_fields(fields: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -279,6 +279,11 @@ def describes_body(name: bytes) -> bool:
     return _OF_A_BODY.fullmatch(name) is not None
 
 
+def without_body(fields: Fields) -> Fields:
+    """Return the fields of an answer that hold for another body, too."""
+    return tuple([one for one in fields if not describes_body(one[0])])
+
+
 def problem_in_size(head: Head) -> str | None:
     """Return the reason to refuse a head longer than any honest one, since each check reads all of
     it."""
@@ -592,6 +597,8 @@ class AnswerNotes:
     session: str | None = None
     challenges: tuple[str, ...] = ()
     locations: tuple[str, ...] = ()
+    written: tuple[Fields, bytes] | None = None
+    """Fields, and the head that was written of them for a client."""
 
     def judge(self, status: int, reason: bytes, fields: Fields, listener: Listener) -> None:
         """Judge an answer's head. Raises ProtocolError if it must not pass."""
