@@ -1,7 +1,6 @@
 """Well-known servers do the same with the filter as without it, except for one tool."""
 
 import json
-import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -9,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.cli.launched import run
-from tests.proxy import REPOSITORY
 
 from .peer import NODE, PYTHON_SERVERS, SERVERS, Document, Step, need, play
 from .test_everyones_list import CLIENTS
@@ -132,31 +128,3 @@ def without_time(outcome: dict[str, Any]) -> Any:
     if "progress" in outcome:
         outcome = outcome | {"progress": [one for one in outcome["progress"] if one[0] < one[1]]}
     return "datetime" in text or outcome
-
-
-def test_the_readme_says_what_known_servers_cost(tmp_path: Path) -> None:
-    """The servers change; a tenth more or less is still true."""
-    need("node", "servers", "servers-py")
-    readme = (REPOSITORY / "README.md").read_text("utf-8")
-    names = re.findall(r"^  (\w+) +\d+ tools ", readme, re.MULTILINE)
-    entries = {
-        name: {
-            "command": words[0],
-            "args": [one.replace("FOLDER", str(tmp_path)) for one in words[1:]],
-        }
-        for name, words in ((name, KNOWN[name].command) for name in names)
-    }
-    (tmp_path / ".cursor").mkdir()
-    (tmp_path / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": entries}))
-    shown = run(
-        home=tmp_path, environment={"MEMORY_FILE_PATH": str(tmp_path / "memory.json")}
-    ).stdout
-    assert figures(readme) == pytest.approx(figures(shown), rel=0.1)
-
-
-def figures(text: str) -> list[int]:
-    """Return the tools and tokens of all servers, and of what only reads."""
-    all_tools = r"servers, (\d+) tools, ([\d,]+) tokens in every"
-    [(tools, tokens)] = re.findall(all_tools, text)
-    [(reading, less)] = re.findall(r"read-only: (\d+) tools, ([\d,]+) tokens", text)
-    return [int(one.replace(",", "")) for one in (tools, tokens, reading, less)]
