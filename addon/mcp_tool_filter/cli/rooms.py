@@ -78,6 +78,11 @@ ROOMS: Final = (
         over_stdio=f"{_IN}.rules.over_stdio:plug_in",
     ),
     Entry(
+        f"{_IN}.lane.plug:OpenLane",
+        of_each_server=True,
+        is_useful=lambda _proxy: True,
+    ),
+    Entry(
         f"{_IN}.logins.serving:Logins",
         of_each_server=True,
         is_useful=lambda _proxy: True,

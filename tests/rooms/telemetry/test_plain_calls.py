@@ -13,17 +13,21 @@ from prometheus_client import generate_latest
 from mcp_tool_filter.cli.report import render_report
 from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.conversation.policy_in_force import Watch
-from mcp_tool_filter.core.engine.lane import may_take
 from mcp_tool_filter.core.process.plugs import Sink
 from mcp_tool_filter.core.process.site import Surroundings
 from mcp_tool_filter.rooms.audit.activity import line_of
 from mcp_tool_filter.rooms.audit.contents import Arguments
 from mcp_tool_filter.rooms.audit.entries import Auditor, Wanted
 from mcp_tool_filter.rooms.audit.entry import Entry, ShownEntry
+from mcp_tool_filter.rooms.lane.lane import may_take
 from mcp_tool_filter.rooms.page.timeline import Timeline
 from mcp_tool_filter.rooms.telemetry.metrics import Metrics
 from mcp_tool_filter.rooms.telemetry.watchers import _end_of, peer_of
-from tests.core.engine.both_ways import (
+from tests.core.engine.table import Client, Table
+from tests.mcp_upstream import mcp_upstream, tool
+from tests.raw_client import post
+from tests.raw_upstream import SSE_HEAD, answer, chunk
+from tests.rooms.lane.both_ways import (
     ANSWERS,
     CALL,
     HEAD,
@@ -37,10 +41,6 @@ from tests.core.engine.both_ways import (
     ready,
     says,
 )
-from tests.core.engine.table import Client, Table
-from tests.mcp_upstream import mcp_upstream, tool
-from tests.raw_client import post
-from tests.raw_upstream import SSE_HEAD, answer, chunk
 from tests.rows import each_row
 from tests.served import served
 

@@ -153,7 +153,7 @@ type Observer = Callable[[Judged], None]
 
 
 class PlainCall(Protocol):
-    """A call in the lane (``engine/lane``): these of its properties are seen, and nothing else."""
+    """A call in the lane (``rooms/lane``): these of its properties are seen, and nothing else."""
 
     tool: str
     body: bytes

@@ -27,7 +27,6 @@ from mcp_tool_filter.core.engine.exchange import (
     answer_to,
     begin_exchange,
 )
-from mcp_tool_filter.core.engine.lane import SAYS_CALL, take_lane
 from mcp_tool_filter.core.engine.service import Host, Service, Silence
 from mcp_tool_filter.core.engine.wire import (
     CONTINUE,
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.core.http.head import AnswerNotes, Fields
 
 _CLOSE = b"connection: close\r\n"
+_SAYS_CALL = b'"tools/call"'
 _TIMED_OUT = 408
 _DETAILS = {_TIMED_OUT: "not sent in time", NOT_IMPLEMENTED: "an upgrade or a tunnel"}
 """For people who watch: why a request was refused before it was one."""
@@ -248,7 +248,8 @@ class H1Client:
         body, head.body = head.body, None
         # The first with its head always goes the whole way.
         # (``find`` takes a third of the time of ``in``, which asks first whether it is a number.)
-        if head.notes.out_head and body and body.find(SAYS_CALL) >= 0 and self._has_lane:
+        take_lane = service.take_lane if self._has_lane else None
+        if take_lane and head.notes.out_head and body and body.find(_SAYS_CALL) >= 0:
             self.exchange = lane = take_lane(service, self, head, body)
             if lane is not None:
                 return lane.begin()

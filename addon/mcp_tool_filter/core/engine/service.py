@@ -29,8 +29,8 @@ from mcp_tool_filter.core.messages.sizes import MANY
 from mcp_tool_filter.core.policy.effects import Deciding, OnDone
 
 if TYPE_CHECKING:
+    from mcp_tool_filter.core.engine.client_h1 import H1Client
     from mcp_tool_filter.core.engine.exchange import Exchange
-    from mcp_tool_filter.core.engine.lane import Lane
     from mcp_tool_filter.core.engine.upstream import Upstream
     from mcp_tool_filter.core.engine.wire import AnswerHead, RequestHead
 
@@ -184,10 +184,13 @@ class Service:
     limits: HttpLimits = DEFAULT_LIMITS
     open: set[Exchange] = field(default_factory=set)
     """The open exchanges that are whole; see ``exchanges``."""
-    lanes: set[Lane] = field(default_factory=set)
+    lanes: set[InLane] = field(default_factory=set)
     """The calls that go the short way."""
-    has_lane: bool = True
-    """False if all calls go the whole way."""
+    take_lane: Callable[[Service, H1Client, RequestHead, bytes], InLane | None] | None = (
+        needs_nothing(None)
+    )
+    """Returns the short way of a request that may be a plain call, given its bytes; None if it must
+    go the whole way."""
     route: Callable[[RequestHead], Service] | None = needs_nothing(None)
     """If there are several upstreams: returns the service of a request, and makes its head the
     one for that upstream."""
@@ -330,6 +333,19 @@ class Asking(Protocol):
     def on_end(self) -> None: ...
     def cut(self, why: str) -> None: ...
     def fail(self, error: Exception) -> None: ...
+
+
+class InLane(Asking, Protocol):
+    """A call that goes a shorter way than an ``Exchange``."""
+
+    called: str
+
+    @property
+    def has_begun(self) -> bool: ...
+
+    def begin(self) -> None: ...
+    def whole(self) -> Exchange:
+        """Return the exchange that goes on in its place."""
 
 
 class Host(Protocol):

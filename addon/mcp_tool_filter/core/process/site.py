@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.core.conversation.memory import Fetched, unlisted
-from mcp_tool_filter.core.engine.service import EffectRunner, Seats, Service, nothing
+from mcp_tool_filter.core.engine.service import EffectRunner, InLane, Seats, Service, nothing
 from mcp_tool_filter.core.errors import ListsAfterLogin, LostUpstream, StartError
 from mcp_tool_filter.core.http.head import Head
 from mcp_tool_filter.core.http.listener import Listener
@@ -45,7 +45,6 @@ from mcp_tool_filter.core.upstream.target import Target, find_names
 if TYPE_CHECKING:
     from mcp_tool_filter.core.conversation.policy_in_force import Judged
     from mcp_tool_filter.core.engine.exchange import Exchange
-    from mcp_tool_filter.core.engine.lane import Lane
     from mcp_tool_filter.core.engine.upstream import Upstream
     from mcp_tool_filter.core.policy.situation import Link
     from mcp_tool_filter.core.process.plugs import Entry, Sink
@@ -114,7 +113,7 @@ class Surroundings:
     """Called after the last message, if anything gets entries."""
     tell: Callable[[str, Judged], None] | None = None
     """Gets each verdict with the name of its site: the views of mitmproxy."""
-    name_flow: Callable[[Exchange | Lane], str] = lambda _exchange: ""
+    name_flow: Callable[[Exchange | InLane], str] = lambda _exchange: ""
     """Returns what the host calls an exchange, where people can look at it."""
 
 
@@ -190,7 +189,7 @@ class Site(Service):
         return await probe(parse_origin(target.url), target.tls, config.connection_timeout)
 
 
-def site_of(exchange: Exchange | Lane) -> Site:
+def site_of(exchange: Exchange | InLane) -> Site:
     """Return the site of an exchange."""
     assert isinstance(exchange.service, Site)
     return exchange.service

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.conversation.policy_in_force import oversized
 from mcp_tool_filter.core.engine.exchange import Answer, Exchange, Phase
-from mcp_tool_filter.core.engine.lane import plain_call
 from mcp_tool_filter.core.engine.service import nothing
 from mcp_tool_filter.core.engine.upstream import Upstream
 from mcp_tool_filter.core.errors import ProtocolError
@@ -49,6 +48,7 @@ from mcp_tool_filter.core.messages.sse import render_event
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.verdict import Reply, Why
 from mcp_tool_filter.core.process.background import in_background
+from mcp_tool_filter.rooms.lane.lane import plain_call
 from mcp_tool_filter.rooms.merged.endpoint import Kept, MergedEndpoint
 from mcp_tool_filter.rooms.merged.messages import (
     META,

@@ -35,8 +35,7 @@ from mcp_tool_filter.cli.options import KEYS
 from mcp_tool_filter.cli.report import render_report
 from mcp_tool_filter.cli.rooms import ROOMS
 from mcp_tool_filter.core.engine.exchange import Answer, Exchange
-from mcp_tool_filter.core.engine.lane import Lane
-from mcp_tool_filter.core.engine.service import Address, Service
+from mcp_tool_filter.core.engine.service import Address, InLane, Service
 from mcp_tool_filter.core.engine.wire import RequestHead
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.http.urls import parse_origin
@@ -436,7 +435,7 @@ def _make_tls() -> ssl.SSLContext:
     return tls_of(ctx.options)
 
 
-def _name_of(exchange: Exchange | Lane) -> str:
+def _name_of(exchange: Exchange | InLane) -> str:
     flow = flow_of(exchange) if isinstance(exchange, Exchange) else None
     return flow.id if flow else ""
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.core.conversation.policy_in_force import Judged, Watch
 from mcp_tool_filter.core.engine.exchange import Exchange, Outcome
-from mcp_tool_filter.core.engine.lane import Lane
 from mcp_tool_filter.core.http.bodies import may_be_event_stream
 from mcp_tool_filter.core.http.urls import parse_origin
 from mcp_tool_filter.core.policy.effects import WriteLog
 from mcp_tool_filter.core.policy.situation import Client, Direction, Via
 from mcp_tool_filter.core.process.plugs import Plug
 from mcp_tool_filter.core.process.site import Site, client_of, site_of
+from mcp_tool_filter.rooms.lane.lane import Lane
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.process.proxy import Proxy

@@ -67,8 +67,6 @@ _EVENT = re.compile(
 ).match
 """An event up to its data, in the only usual spelling."""
 _METHOD = "tools/call"
-SAYS_CALL = b'"tools/call"'
-"""Each plain call says this somewhere."""
 _JSON, _STREAM = "application/json", "text/event-stream"
 _CALL = len('{"jsonrpc":"2.0","id":,"method":"tools/call","params":{"name":}}')
 _ARGUMENTS, _META = len(',"arguments":'), len(',"_meta":')
@@ -253,7 +251,7 @@ def may_take(service: Service) -> bool:
     listener = service.listener
     policy = listener.policy
     config, limits = policy.config, policy.config.limits
-    return service.has_lane and policy.observe_plain is not None and not (
+    return service.take_lane is not None and policy.observe_plain is not None and not (
         policy.links or policy.propagate or policy.keeps_requests
         or service.before_sending or service.before_answering or service.rewrite_body
         or service.note_over or service.connect or service.is_ending or service.learns_logins

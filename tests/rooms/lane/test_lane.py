@@ -17,14 +17,17 @@ from mcp_tool_filter.core.conversation.policy_in_force import (
     PolicyInForce,
     needs_of,
 )
-from mcp_tool_filter.core.engine import lane as lane_module
 from mcp_tool_filter.core.engine.client_h1 import H1Client
-from mcp_tool_filter.core.engine.lane import Lane, is_plain_result, may_take, plain_call
 from mcp_tool_filter.core.engine.service import Service
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.policy.config import Config
+from mcp_tool_filter.rooms.lane import lane as lane_module
+from mcp_tool_filter.rooms.lane.lane import Lane, is_plain_result, may_take, plain_call
 from tests.attacks.hostile_requests import ATTACKS
-from tests.core.engine.both_ways import (
+from tests.core.engine.table import Client, Table
+from tests.raw_client import post
+from tests.raw_upstream import SSE_HEAD, answer, chunk
+from tests.rooms.lane.both_ways import (
     ANSWERS,
     CALL,
     HEAD,
@@ -37,9 +40,6 @@ from tests.core.engine.both_ways import (
     ready,
     says,
 )
-from tests.core.engine.table import Client, Table
-from tests.raw_client import post
-from tests.raw_upstream import SSE_HEAD, answer, chunk
 from tests.rows import each_row
 
 
@@ -342,7 +342,7 @@ def test_no_attack_comes_through_the_lane() -> None:
 
 HARMLESS: dict[type[Any], str] = {
     # It reads them, or they cannot concern a plain call. (Hooks and links declare what they need.)
-    Service: "listener authority effects name seats shares_seats limits open lanes has_lane "
+    Service: "listener authority effects name seats shares_seats limits open lanes "
     "is_draining _told",
     Listener: "upstream policy names keeps_host is_forward called mount sessions _hash_key legacy "
     "cors logins",

@@ -11,6 +11,7 @@ from mcp_tool_filter.core.conversation.memory import example
 from mcp_tool_filter.core.conversation.policy_in_force import PlainCall, Watch
 from mcp_tool_filter.core.policy.situation import RpcExchange
 from mcp_tool_filter.core.process.statistics import Statistics
+from mcp_tool_filter.rooms.lane.lane import take_lane
 from tests.core.engine.table import Client, Table
 from tests.raw_client import MCP_HEADERS, post
 from tests.raw_upstream import SSE_HEAD, answer, chunk
@@ -111,7 +112,7 @@ def ready(
     seen = [one.of_messages for one in others]
     policy.observe = counted.observer(lambda: 0.0, lambda _judged: None, seen)
     policy.observe_plain = counted.observer_of_plain([it, *(one.of_plain_calls for one in others)])
-    table.service.has_lane = has_lane
+    table.service.take_lane = take_lane if has_lane else None
     if style.has_session:
         it.client.says(post(INITIALIZE, headers=MCP_HEADERS))
         table.link.says(OPENED)
