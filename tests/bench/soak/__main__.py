@@ -4,8 +4,10 @@
 
 All of it on the loopback, in three parts for each program: sessions that ask, leave and misbehave
 while the upstream cuts connections; thousands of sessions and streams that come and go; and the
-upstream killed while everyone waits. It fails if a call is lost or wrongly answered, if memory or
-open files keep growing, or if the loss is not told to each.
+upstream killed while everyone waits. Then the first part once more with ``serve``: ten servers,
+whose file changes every second. It fails if a call is lost or wrongly answered, if memory or open
+files keep growing, if the loss is not told to each, or, in a run of a minute, if a client of one
+server waits long for those of others.
 """
 
 from __future__ import annotations
@@ -25,11 +27,14 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
+from tests.bench.soak import served
 from tests.bench.soak.clients import Broken
 from tests.bench.soak.ledger import Ledger
 from tests.bench.soak.sessions import come_and_go, keep_on, lose
 from tests.bench.ways import ADDON, LAUNCHER, REPOSITORY, SCRIPT, Running, until_answered, way
+from tests.raw_upstream import free_port
 
+SERVE = "serve"
 _COMING = "come and go"
 _SAMPLES = 40
 _BATCHES = 6
@@ -39,6 +44,7 @@ _KEPT = 2.0  # kilobytes for each session; one that was not closed is remembered
 _WARM = 60.0  # seconds until it has all that it needs
 _ENOUGH = 1000  # sessions, to tell a leak from noise
 _FILES = 10  # that may be open at rest
+_LONGEST_WAIT = 0.25  # seconds, for others
 _LAST_WORDS = "Error: Lost connection to upstream MCP\nShutting down proxy\n"
 
 
@@ -58,6 +64,8 @@ class Found:
     way: str
     part: str
     ledger: Ledger = field(default_factory=Ledger)
+    of_servers: list[Ledger] = field(default_factory=list)
+    """What the ledger will be the sum of, where each server has its own."""
     samples: list[Sample] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -103,23 +111,59 @@ class Stage:
 
 
 @contextmanager
+def _upstream() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    command = [sys.executable, "-m", "tests.bench.soak.upstream"]
+    upstream = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=REPOSITORY)
+    assert upstream.stdout
+    try:
+        yield upstream, int(upstream.stdout.readline())
+    finally:
+        upstream.kill()
+        upstream.wait()
+        upstream.stdout.close()
+
+
+@contextmanager
 def staged(name: str) -> Iterator[Stage]:
-    with tempfile.TemporaryDirectory() as home, tempfile.TemporaryFile() as log:
-        command = [sys.executable, "-m", "tests.bench.soak.upstream"]
-        upstream = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=REPOSITORY)
-        assert upstream.stdout
+    with (
+        tempfile.TemporaryDirectory() as home,
+        tempfile.TemporaryFile() as log,
+        _upstream() as (upstream, upstream_port),
+    ):
         quiet = ("--set", "flow_detail=0") if name == SCRIPT else ()  # as in a long run
-        one = way(name, int(upstream.stdout.readline()), Path(home), *quiet)
+        one = way(name, upstream_port, Path(home), *quiet)
         env = {**os.environ, "PYTHONPATH": str(ADDON)}
         proxy = subprocess.Popen(one.command, stdout=subprocess.DEVNULL, stderr=log, env=env)
         try:
             until_answered(one.port)
             yield Stage(upstream, proxy, one.port, log)
         finally:
-            for process in (proxy, upstream):
-                process.kill()
-                process.wait()
-            upstream.stdout.close()
+            proxy.kill()
+            proxy.wait()
+
+
+@contextmanager
+def _served() -> Iterator[tuple[Stage, Path, int]]:
+    """Run ``serve``; yield it, its file, and the port of its servers."""
+    with (
+        tempfile.TemporaryDirectory() as home,
+        tempfile.TemporaryFile() as log,
+        _upstream() as (upstream, upstream_port),
+    ):
+        file = Path(home) / "servers.toml"
+        file.write_text(served.config(upstream_port, 0))
+        port = free_port()
+        command = [sys.executable, "-m", "mcp_tool_filter", "serve", "--config", str(file)]
+        env = {**os.environ, "PYTHONPATH": str(ADDON), "HOME": home}
+        proxy = subprocess.Popen(
+            [*command, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=log, env=env
+        )
+        try:
+            until_answered(port)
+            yield Stage(upstream, proxy, port, log), file, upstream_port
+        finally:
+            proxy.kill()
+            proxy.wait()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -130,10 +174,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         partial(_lose, sessions=args.sessions),
     ]
     found = []
-    for name in [SCRIPT, LAUNCHER] if args.way == "both" else [args.way]:
+    for name in [one for one in (SCRIPT, LAUNCHER) if args.way in ("both", one)]:
         for part in parts:
             with staged(name) as stage:
                 found.append(_report(part(name, stage)))
+    if args.way in ("both", SERVE):
+        found.append(_report(_serve(args.seconds)))
     problems = [f"{one.way}, {one.part}: {why}" for one in found for why in one.problems]
     print("\n".join(["", *problems]) if problems else "\nNothing is wrong.")
     return 1 if problems else 0
@@ -144,7 +190,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=30.0, help="of the first part, each way")
     parser.add_argument("--sessions", type=int, default=20, help="at a time")
     parser.add_argument("--visits", type=int, default=3000, help="of the second part")
-    parser.add_argument("--way", choices=["both", SCRIPT, LAUNCHER], default="both")
+    parser.add_argument("--way", choices=["both", SCRIPT, LAUNCHER, SERVE], default="both")
     return parser
 
 
@@ -165,6 +211,31 @@ def _soak(name: str, stage: Stage, sessions: int, seconds: float) -> Found:
 
     asyncio.run(run())
     _judge(found, stage, at_rest)
+    return found
+
+
+def _serve(seconds: float) -> Found:
+    found = Found(SERVE, "soak")
+    ledgers = found.of_servers
+    ledgers.extend(Ledger(f"/s{number}/mcp") for number in range(served.SERVERS))
+
+    async def run(stage: Stage, file: Path, upstream: int) -> served.Waits:
+        watching = asyncio.create_task(_watch(stage, found, seconds / _SAMPLES))
+        pid = stage.proxy.pid
+        waits = await served.run(stage.port, pid, file, upstream, ledgers, seconds)
+        watching.cancel()
+        await _until_at_rest(stage, at_rest)
+        return waits
+
+    with _served() as (stage, file, upstream):
+        at_rest = stage.files
+        waits = asyncio.run(run(stage, file, upstream))
+        for ledger in ledgers:
+            found.ledger.add(ledger)
+        _judge(found, stage, at_rest)
+    print(f"\n{SERVE}: the longest of {waits.made} waits took {waits.longest * 1000:.0f} ms")
+    if waits.longest > _LONGEST_WAIT and seconds >= _WARM:
+        found.problems.append(f"one client waited {waits.longest * 1000:.0f} ms for others")
     return found
 
 
@@ -217,7 +288,9 @@ async def _watch(stage: Stage, found: Found, interval: float) -> None:
 
 
 def _sample(stage: Stage, found: Found, began: float) -> Sample:
-    calls, sessions = found.ledger.made.total(), found.ledger.sessions
+    ledgers = found.of_servers or [found.ledger]
+    calls = sum(one.made.total() for one in ledgers)
+    sessions = sum(one.sessions for one in ledgers)
     return Sample(time.monotonic() - began, stage.megabytes, stage.files, calls, sessions)
 
 

@@ -151,7 +151,7 @@ class Streamable:
         return MCP_HEADERS + own.encode()
 
     def posting(self, body: bytes) -> bytes:
-        return post(body, headers=self.headers)
+        return post(body, path=self.ledger.path, headers=self.headers)
 
     async def ask(self, call: Call) -> Answer:
         """Ask and enter what comes of it."""
@@ -190,7 +190,7 @@ class Streamable:
         heard, expected = b"", 0
         async with connected(self.port) as connection:
             self.ledger.connections += 1
-            await connection.say(get(headers=self.headers))
+            await connection.say(get(path=self.ledger.path, headers=self.headers))
             await connection.head()
             while chunk := await connection.chunk():
                 *whole, heard = (heard + chunk).split(b"\n\n")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 _MOST_EVIDENCE = 20
+_COUNTS = (
+    "answered", "given_up", "told", "lost", "wrong", "notifications", "connections", "sessions",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
 class Ledger:
+    path: str = "/mcp"
+    """Where the clients that keep it post."""
     made: Counter[str] = field(default_factory=Counter)
     """By what was asked."""
     answered: int = 0
@@ -43,7 +48,14 @@ class Ledger:
         ended = self.answered + self.given_up + self.told + self.lost + self.wrong
         return self.made.total() - ended
 
+    def add(self, other: Ledger) -> None:
+        """Take over the counts of another one."""
+        self.made += other.made
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.evidence += other.evidence
+
     def row(self) -> dict[str, int]:
         """Return all counts by name."""
-        counts = {name: value for name, value in asdict(self).items() if isinstance(value, int)}
+        counts = {name: getattr(self, name) for name in _COUNTS}
         return {"made": self.made.total(), **counts, "unaccounted": self.unaccounted}

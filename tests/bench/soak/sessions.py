@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
@@ -73,7 +74,7 @@ async def say_half(port: int, ledger: Ledger) -> None:
     """Begin a request, keep still, and go."""
     async with connected(port) as connection:
         ledger.connections += 1
-        whole = post(calling().body)
+        whole = post(calling().body, path=ledger.path)
         await connection.say(whole[: random.randrange(1, len(whole))])
         await asyncio.sleep(random.random() * 5)
         if random.random() < 0.5:
@@ -118,6 +119,22 @@ async def _spoonfuls(connection: RawClient, head: bytes) -> AsyncIterator[bytes]
         await asyncio.sleep(0.005)
 
 
+async def say_in_crumbs(port: int, ledger: Ledger) -> None:
+    """Send a body in chunks of one byte."""
+    async with streamable(port, ledger) as session:
+        call = calling(size=10_000)
+        head, _, body = session.posting(call.body).partition(b"\r\n\r\n")
+        sized = re.compile(rb"(?i)content-length: \d+")
+        chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+        whole = sized.sub(b"Transfer-Encoding: chunked", head) + b"\r\n\r\n" + chunks
+        ledger.made[call.kind] += 1
+        try:
+            answer = await session.connection.ask(whole + b"0\r\n\r\n")
+        except (OSError, EOFError) as error:
+            return ledger.note_lost(f"a body in crumbs: {error!r}")
+        return call.judge(messages_in(answer)[0], ledger)
+
+
 async def come_and_go(port: int, ledger: Ledger) -> None:
     """Open a session and its stream, ask once, and leave."""
     if random.random() < 0.3:
@@ -137,15 +154,16 @@ type Behaviour = Callable[[int, Ledger], Awaitable[None]]
 
 _BEHAVIOURS: dict[Behaviour, int] = {
     behave: 8, behave_as_of_old: 4, leave_in_the_midst: 2, leave_an_old_stream: 1, say_half: 1,
-    read_slowly: 1,
+    read_slowly: 1, say_in_crumbs: 1,
 }  # fmt: skip
 
 
-async def keep_on(port: int, ledger: Ledger, seconds: float) -> None:
+async def keep_on(port: int, ledger: Ledger, seconds: float, *without: Behaviour) -> None:
     """Begin one session after the other for so long."""
+    behaviours = {one: weight for one, weight in _BEHAVIOURS.items() if one not in without}
     end = asyncio.get_running_loop().time() + seconds
     while asyncio.get_running_loop().time() < end:
-        (one,) = random.choices(list(_BEHAVIOURS), list(_BEHAVIOURS.values()))
+        (one,) = random.choices(list(behaviours), list(behaviours.values()))
         try:
             await one(port, ledger)
         except Broken:
