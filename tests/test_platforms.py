@@ -14,9 +14,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from mcp_tool_filter.core.errors import ConnectFailed
 from mcp_tool_filter.rooms.clients.files import Whereabouts, places
 from mcp_tool_filter.rooms.rules import scripts
 from mcp_tool_filter.rooms.rules.rule_effects import EffectFailed, RunScript
+from mcp_tool_filter.rooms.stdio import child
 from tests.cli.launched import ADDON, surroundings
 from tests.proxy import REPOSITORY
 from tests.rows import each_row
@@ -161,6 +163,25 @@ def test_a_server_with_a_url_is_filtered_until_ctrl_c(home: Path) -> None:
 
 
 _JSON = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+
+
+def test_npx_is_found_as_npx_cmd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows starts no command by its name alone if it is no .exe."""
+    found = tmp_path / "npx.cmd"
+    found.write_text("#!/bin/sh\necho it is $*\n")
+    found.chmod(0o755)
+    environment = {"PATH": str(tmp_path)}
+
+    def which(program: str, path: str) -> str | None:
+        file = Path(path) / f"{program}.cmd"  # PATHEXT has it
+        return str(file) if file.exists() else None
+
+    monkeypatch.setattr("shutil.which", which)
+    monkeypatch.setattr(child, "sys", SimpleNamespace(platform="win32"))
+    started = child._start(["npx", "-y", "it"], environment, None, subprocess.DEVNULL)
+    assert started.communicate()[0] == b"it is -y it\n"
+    with pytest.raises(ConnectFailed, match="Command not found: uvx"):
+        child._start(["uvx"], environment, None, subprocess.DEVNULL)
 
 
 async def test_a_script_of_a_rule_that_takes_too_long_is_ended(

@@ -197,33 +197,30 @@ def _show_version() -> int:
 
 
 def _commit_of_clone() -> str:
-    """Return the commit of the clone that we run from; empty if there is none."""
+    """Return the commit of the clone that we run from, without git; empty if there is none."""
     addon = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    if os.path.basename(addon) != "addon":  # installed
-        return ""
     folder = os.path.join(os.path.dirname(addon), ".git")
     try:
+        if os.path.basename(addon) != "addon":  # installed
+            return ""
         if os.path.isfile(folder):  # a linked work tree, or a submodule
-            folder = os.path.join(os.path.dirname(folder), _read_line(folder)[len("gitdir: ") :])
-        head = _read_line(os.path.join(folder, "HEAD"))
-        return _resolved(folder, head[len("ref: ") :]) if head.startswith("ref: ") else head
+            folder = os.path.join(os.path.dirname(folder), _read(folder)[len("gitdir: ") :])
+        head, _, ref = _read(folder, "HEAD").partition("ref: ")
+        if not ref:
+            return head
+        if os.path.exists(os.path.join(folder, "commondir")):
+            folder = os.path.join(folder, _read(folder, "commondir"))
+        if os.path.exists(os.path.join(folder, ref)):
+            return _read(folder, ref)
+        packed = _read(folder, "packed-refs").splitlines()
+        return next((line.split()[0] for line in packed if line.split()[1:] == [ref]), "")
     except (OSError, ValueError):
         return ""
 
 
-def _resolved(folder: str, ref: str) -> str:
-    shared = folder
-    with suppress(OSError):
-        shared = os.path.join(folder, _read_line(os.path.join(folder, "commondir")))
-    with suppress(OSError):
-        return _read_line(os.path.join(shared, ref))
-    with open(os.path.join(shared, "packed-refs"), encoding="utf-8") as packed:
-        return next((line.split()[0] for line in packed if line.split()[1:] == [ref]), "")
-
-
-def _read_line(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.readline().strip()
+def _read(*path: str) -> str:
+    with open(os.path.join(*path), encoding="utf-8") as file:
+        return file.read().strip()
 
 
 def _is_short(args: Sequence[str]) -> bool:

@@ -131,6 +131,8 @@ def test_the_examples_in_the_docs_fit() -> None:
     of_rules = jsonschema.Draft202012Validator(json.loads(render("rules")))
     for file in (DOCS / "rules").glob("*.yaml"):
         if not file.name.endswith(".cases.yaml"):
+            path = file.read_text("utf-8").partition("\n")[0].partition("$schema=")[2]
+            assert (file.parent / path).resolve() == DOCS / "rules.schema.json"
             assert [*of_rules.iter_errors(YAML(typ="safe").load(file))] == [], file.name
 
 

@@ -9,6 +9,7 @@ know. Write the files in ``docs/`` anew after a change of these:
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,10 +24,7 @@ _FIRST_LINES: Final = {"config": "#:schema ", "rules": "# yaml-language-server: 
 """How an editor finds the schema, by the file's kind: taplo's way, and yaml-language-server's."""
 _SETTINGS: Final = tuple(one for one in OPTIONS.values() if not one.only_typed)
 _TEXT: Final[Schema] = {"type": "string"}
-_BOUNDS: Final[dict[str, Schema]] = {
-    "PORT": {"maximum": 65535, "pattern": r"^\d*$"},
-    "MS": {"minimum": 1, "pattern": r"^\d+$"},
-}
+_MOST: Final = {"PORT": {"maximum": 65535, "pattern": r"^\d*$"}}
 
 
 def run(typed: Given) -> int:
@@ -37,13 +35,10 @@ def run(typed: Given) -> int:
 
 
 def render(name: str) -> str:
-    if name == "config":
-        schema = config_schema()
-    else:
-        from mcp_tool_filter.rooms.rules.policy import json_schema
-
-        schema = json_schema()
-    return json.dumps(schema, indent=2) + "\n"
+    make = config_schema
+    if name == "rules":
+        make = import_module("mcp_tool_filter.rooms.rules.policy").json_schema
+    return json.dumps(make(), indent=2) + "\n"
 
 
 def first_line(name: str) -> str:
@@ -124,7 +119,7 @@ def _value_of(option: Option) -> Schema:
         return {"enum": list(option.choices)}
     if option.is_number:
         kinds = ["integer", "string", *([] if option.value else ["boolean"])]
-        return {"type": kinds, "minimum": 0, **_BOUNDS.get(option.value, {})}
+        return {"type": kinds, "minimum": 0, **_MOST.get(option.value, {})}
     if option.value:
         return _TEXT | ({"pattern": r"\S"} if option.selects else {})
     return {"anyOf": [{"type": "boolean"}, {"enum": list(SWITCH)}]}

@@ -30,27 +30,25 @@ HINTS: Final = {
 }
 """The hints as users call them, and as definitions do."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-_KEYS: Final[dict[str, dict[str, object]]] = {
-    "name": {"type": "string", "pattern": f"^{_NAME.pattern}$"},
-    "title": {"type": "string"},
-    "description": {"type": "string"},
+_TEXT: Final = {"type": "string"}
+_HINTS_OF_TOOL: Final = {f"^{hint.replace('-', '[-_]')}$": {"type": "boolean"} for hint in HINTS}
+_KEYS: Final = {
+    "name": _TEXT | {"pattern": f"^{_NAME.pattern}$"},
+    "title": _TEXT,
+    "description": _TEXT,
     "hints": {
         "type": "object",
-        "properties": {hint: {"type": "boolean"} for hint in HINTS},
-        "patternProperties": {f"^{hint.replace('-', '[-_]')}$": {} for hint in HINTS},
+        "properties": dict.fromkeys(HINTS, True),  # an editor offers these spellings
+        "patternProperties": _HINTS_OF_TOOL,
         "additionalProperties": False,
     },
     "meta": {"type": "object"},
     "fix": {"type": "object"},
-    "drop": {"type": "array", "items": {"type": "string", "minLength": 1}},
+    "drop": {"type": "array", "items": _TEXT | {"minLength": 1}},
     "schema": {"const": "flat"},
 }
-TABLE: Final = {
-    "type": "object",
-    "properties": _KEYS,
-    "additionalProperties": False,
-    "minProperties": 1,
-}
+_NO_MORE: Final = {"additionalProperties": False, "minProperties": 1}
+TABLE: Final = {"type": "object", "properties": _KEYS, **_NO_MORE}
 """The schema of ``[tools.NAME]``, for editors."""
 _GLOB = re.compile(r"[*?\[{]")
 _VARIABLE = re.compile(r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
