@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcp_tool_filter.cli.flags import COMMAND, EDITS, Given, UsageError, no_such, refuse_empty
 from mcp_tool_filter.cli.options import A_COMMAND, A_URL, GROUPS, OPTIONS, Option, instead_of
+from mcp_tool_filter.cli.whole_file import read_whole
 from mcp_tool_filter.core.errors import StartError, printable
 
 if TYPE_CHECKING:
@@ -113,8 +114,7 @@ def _variables_in(given: Given, keys: Sequence[str] = (*_EXPANDED, EDITS)) -> se
 def read_file(path: str, *, is_default: bool = False) -> ConfigFile:
     """Read a TOML file. Raises UsageError."""
     try:
-        with open(path, "rb") as file:
-            raw = file.read()
+        raw = read_whole(path)
     except OSError as error:
         raise UsageError(f"Cannot read the config file {path}", why=str(error.strerror)) from None
     return parse_file(path, raw, is_default=is_default)

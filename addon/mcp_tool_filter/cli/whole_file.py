@@ -12,13 +12,29 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from stat import S_IMODE
+from stat import S_IMODE, S_ISFIFO, S_ISREG
 from typing import BinaryIO
 
 
 def open_at_once(path: str, flags: int) -> int:
     """Open a file (for ``open``) without waiting for another program, as a named pipe would."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0), 0o666)
+
+
+_FROM_SHELL = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")  # as <(COMMAND) names it
+_LARGEST = 64 * 1024 * 1024
+
+
+def read_whole(path: str, most: int = _LARGEST) -> bytes:
+    """Return what is in a file, at most so many bytes and one. Raises OSError, also for what may
+    never end, such as a named pipe or a device."""
+    with open(path, "rb", opener=open_at_once) as file:
+        kind = os.fstat(file.fileno()).st_mode
+        if S_ISFIFO(kind) and path.startswith(_FROM_SHELL):
+            os.set_blocking(file.fileno(), True)
+        elif not S_ISREG(kind) and path != os.devnull:
+            raise OSError(0, "It is not a regular file")
+        return file.read(most + 1)
 
 
 def try_lock(handle: int) -> bool:

@@ -248,6 +248,54 @@ def test_a_large_file_is_rotated_and_compressed(
     assert {stat.S_IMODE(one.stat().st_mode) for one in aside} == {0o600}
 
 
+NOW = datetime(2026, 11, 18, 10, tzinfo=UTC).timestamp()
+PLANTED = [
+    f".audit.jsonl.{os.getpid()}", "audit.jsonl.20261118T100000Z",
+    "audit.jsonl.20261118T100000Z.gz",
+    ".audit.jsonl.20261118T100000Z.gz", ".audit.jsonl.20261118T100000Z-1.gz",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_rotation_writes_through_no_link(is_there: bool, path: Path, tmp_path: Path) -> None:
+    """Others may write to the folder, and know all names that are made from the time."""
+    victim = tmp_path / "victim"
+    if is_there:
+        victim.write_bytes(b"")
+    for name in PLANTED:
+        path.with_name(name).symlink_to(victim)
+    with writing(path, largest=300, now=lambda: NOW) as opened:
+        write(opened, 50, pause=0.001)
+    eventually(lambda: list(tmp_path.glob("audit.jsonl.*Z-*.gz")))
+    assert victim.exists() == is_there
+    assert not is_there or victim.read_bytes() == b""
+
+
+@pytest.mark.parametrize("name", ["audit.jsonl", "audit.jsonl.pid1"])
+def test_a_link_in_the_place_of_a_log_is_not_written(
+    name: str, path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"")
+    with writing(path) as opened:
+        opened.write({"n": 1})
+        eventually(lambda: path.stat().st_size)
+        path.with_name(name).unlink(missing_ok=True)
+        path.with_name(name).symlink_to(victim)
+        with writing(path.with_name("other")) if name == path.name else writing(path) as second:
+            second.write({"n": 2})
+        opened.write({"n": 3})
+        eventually(lambda: name != path.name or "somebody else has put there" in caplog.text)
+    assert victim.read_bytes() == b""
+
+
+def test_a_log_may_be_a_link_of_ours(path: Path, tmp_path: Path) -> None:
+    path.symlink_to(tmp_path / "log")
+    with writing(path) as opened:
+        opened.write({"n": 1})
+    assert numbers_in(tmp_path / "log") == [1]
+
+
 @pytest.mark.parametrize("how", ["moved", "removed"])
 def test_a_file_that_is_moved_away_is_created_again(how: str, path: Path) -> None:
     with writing(path) as opened:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import resource
 import signal
@@ -477,6 +478,11 @@ def test_sighup_reads_the_file_again(tmp_path: Path) -> None:
         assert clients["kept"].tools() == ["read_file", "delete_file"]
         for broken in ("x", kept + 'dney = "a"', kept + 'deny = "("', "deny = 'a'", ""):
             it.reads(broken, "Warning: SIGHUP: nothing has changed: .")
+        it.file.unlink()
+        os.mkfifo(it.file)
+        it.process.send_signal(signal.SIGHUP)
+        it.says("SIGHUP: nothing has changed: Cannot read the config file .*not a regular file")
+        it.file.unlink()
         assert clients["gone"].tools() == ["read_file"]
         new = f"[servers.new]\n{command('b')}"
         changed = f"[servers.other]\n{command('a,c')}"

@@ -36,7 +36,7 @@ from mcp_tool_filter.core.http.shown import may_hold_a_secret
 from mcp_tool_filter.core.policy.config import is_loopback
 from mcp_tool_filter.core.process.proxy import Proxy
 from mcp_tool_filter.core.process.site import Surroundings, TargetFinder
-from mcp_tool_filter.core.sockets.connect import make_tls_context, why_not_pem
+from mcp_tool_filter.core.sockets.connect import make_tls_context, pem_file, why_not_pem
 from mcp_tool_filter.core.sockets.serve import Server, bind, opening
 from mcp_tool_filter.core.upstream.fetch import fetch
 from mcp_tool_filter.core.upstream.target import Target, login_to, target_for
@@ -380,7 +380,7 @@ def refuse_bad_pem(option: str, file: str) -> None:
     """Raise InvalidOption unless a file has a certificate and its key."""
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(os.path.expanduser(file), password=_refuse_password)
+        context.load_cert_chain(pem_file(file), password=_refuse_password)
     except _NeedsPassword:
         return  # mitmproxy's option cert_passphrase may have it
     except OSError as error:

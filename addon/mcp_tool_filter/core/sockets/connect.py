@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from stat import S_ISREG
 
 from mcp_tool_filter.core.engine.wire import render_request
 from mcp_tool_filter.core.errors import InvalidOption, StartError
@@ -254,10 +255,20 @@ def make_tls_context(
         _trust(context, trusted_ca, trusted_confdir)
     if client_cert:
         try:
-            context.load_cert_chain(os.path.expanduser(client_cert))
+            context.load_cert_chain(pem_file(client_cert))
         except OSError as error:
             raise InvalidOption("client_certs", client_cert, why=why_not_pem(error)) from None
     return context
+
+
+def pem_file(name: str) -> str:
+    """Return the path of a file of certificates. Raises OSError for what may never end, such as a
+    named pipe: OpenSSL would wait for it. (A shell's ``<(…)`` ends.)"""
+    path = os.path.expanduser(name)
+    kind = os.stat(path).st_mode
+    if not S_ISREG(kind) and not path.startswith("/dev/fd/"):
+        raise OSError(0, "It is not a regular file")
+    return path
 
 
 def why_not_pem(error: OSError) -> str:
@@ -278,7 +289,7 @@ def _trust(context: ssl.SSLContext, ca: str | None, folder: str | None) -> None:
         ca = certifi.where()
     try:
         context.load_verify_locations(
-            os.path.expanduser(ca) if ca else None, os.path.expanduser(folder) if folder else None
+            pem_file(ca) if ca else None, os.path.expanduser(folder) if folder else None
         )
     except OSError as error:
         told = (

@@ -32,15 +32,15 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
-from io import BufferedIOBase
 from pathlib import Path
+from secrets import token_hex
 from threading import Event, Thread
 
 import orjson
 
-from mcp_tool_filter.cli.whole_file import try_lock
+from mcp_tool_filter.cli.whole_file import open_at_once, try_lock
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.rooms.audit.entry import (
     START,
@@ -57,6 +57,8 @@ from mcp_tool_filter.rooms.audit.entry import (
 log = logging.getLogger(__name__)
 
 _ASIDE = re.compile(r"(?P<name>.+)\.(?P<time>\d{8}T\d{6}Z)(?:-(?P<number>\d+))?(?:\.gz)?")
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_NO_FILE = "It is not a regular file"
 _PART = re.compile(r".+\.pid[0-9]{1,20}")
 
 
@@ -104,15 +106,23 @@ def asides_of(path: Path) -> list[Path]:
 def lines_in(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file. Raises OSError; DamagedFile after the lines before the damage."""
     try:
-        with closing(_open(path)) as file:
-            for line in file:
+        with open(path, "rb", opener=open_at_once) as raw:
+            if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
+                raise OSError(errno.EINVAL, _NO_FILE)
+            for line in gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw:
                 yield line.rstrip(b"\n")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DamagedFile(f"It is damaged: {error}") from None
 
 
-def _open(path: Path) -> BufferedIOBase:
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+def _create_beside(path: Path) -> tuple[Path, int]:
+    """Create a file in the same folder, which only its user may read. Raises OSError.
+
+    Others may be able to write the folder. So nobody can foresee the name, and put a link there.
+    """
+    new = path.with_name(f".{path.name}.{token_hex(8)}")
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _NO_LINK
+    return new, os.open(new, flags, 0o600)
 
 
 def last_line_before(path: Path) -> str:
@@ -132,9 +142,7 @@ def put_aside(path: Path, now: float) -> tuple[Path, int]:
 
     There is always a file with this name, so that no other process begins one meanwhile.
     """
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    handle = os.open(new, flags, 0o600)
+    new, handle = _create_beside(path)
     try:
         lock(handle)
         aside = _rename_both(path, new, _free_name(path, now))
@@ -148,7 +156,7 @@ def put_aside(path: Path, now: float) -> tuple[Path, int]:
 
 def _rename_both(path: Path, new: Path, aside: Path) -> Path:
     try:
-        os.link(path, aside)
+        os.link(path, aside)  # it does not replace a file that has come meanwhile
     except OSError:  # not every file system has hard links
         path.rename(aside)
     try:
@@ -172,7 +180,7 @@ def _free_name(path: Path, now: float) -> Path:
     while True:
         name = f"{path.name}.{stamp}{f'-{number}' if number else ''}"
         aside = path.with_name(name)
-        if not aside.exists() and not aside.with_name(f"{name}.gz").exists():
+        if not any(map(os.path.lexists, (aside, aside.with_name(f"{name}.gz")))):
             return aside
         number += 1
 
@@ -180,18 +188,22 @@ def _free_name(path: Path, now: float) -> Path:
 def compress(path: Path) -> None:
     """Compress a file and remove the original; log a failure."""
     packed = path.with_name(f"{path.name}.gz")
-    part = path.with_name(f".{path.name}.gz")
+    part = None
     try:
-        with path.open("rb") as plain:
-            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(handle, "wb") as raw, gzip.GzipFile("", "wb", fileobj=raw) as out:
-                shutil.copyfileobj(plain, out, 1024 * 1024)
+        part, handle = _create_beside(packed)
+        with (
+            open(handle, "wb") as raw,
+            open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | _NO_LINK), "rb") as plain,
+            gzip.GzipFile("", "wb", fileobj=raw) as out,
+        ):
+            shutil.copyfileobj(plain, out, 1024 * 1024)
         part.rename(packed)
         path.unlink()
     except OSError as error:
         log.warning("Cannot compress %s: %s", path, error.strerror or error)
-        with suppress(OSError):
-            part.unlink()
+        if part is not None:
+            with suppress(OSError):
+                part.unlink()
 
 
 _MOST_QUEUED = 10_000
@@ -228,6 +240,7 @@ class AuditWriter:
         self._file = file
         self._largest, self._oldest = largest, oldest
         self._path = file  # or a part beside it
+        self._follows = _is_own_link(file)  # one that comes later was put there by somebody else
         self._now = now
         self._queue: deque[_Queued] = deque()
         self._wake, self._hurry = Event(), Event()
@@ -383,7 +396,7 @@ class AuditWriter:
         beside = (*parts_of(self._file), *_new_parts(self._file))
         for path in (self._path, *beside):
             try:
-                handle = _open_log(path)
+                handle = _open_log(path, follows=path == self._file and self._follows)
             except OSError:
                 if path in beside[:-_MOST_PARTS]:  # it may be something else
                     continue
@@ -450,15 +463,31 @@ class AuditWriter:
         Thread(target=compress, args=(aside,), name="audit log gz", daemon=True).start()
 
 
-def _open_log(path: Path) -> int:
+def _is_own_link(path: Path) -> bool:
+    """Tell whether a path is a link that this user, or the administrator, has made."""
+    if sys.platform == "win32":
+        return True
+    try:
+        about = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISLNK(about.st_mode) and about.st_uid in (0, os.geteuid())
+
+
+def _open_log(path: Path, *, follows: bool) -> int:
     """Open a file for appending. Raises OSError if it is something else than a log."""
     if not hasattr(os, "pread"):  # Windows
         raise OSError(errno.ENOSYS, "This system lacks what the chain of its lines needs")
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-    handle = os.open(path, flags, 0o600)
+    try:
+        handle = os.open(path, flags if follows else flags | _NO_LINK, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP and not follows:
+            raise OSError(errno.ELOOP, "It is a link that somebody else has put there") from None
+        raise
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):  # keep the mode of /dev/null
-            raise OSError(errno.EINVAL, "It is not a regular file")
+            raise OSError(errno.EINVAL, _NO_FILE)
         if not may_begin_log(os.pread(handle, _LONGEST_LINE, 0)):
             raise OSError(errno.EINVAL, "It contains something other than an audit log")
         os.fchmod(handle, 0o600)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mcp_tool_filter.cli.whole_file import open_at_once, replace_if_unchanged, whole_file
+from mcp_tool_filter.cli.whole_file import read_whole, replace_if_unchanged, whole_file
 from mcp_tool_filter.core.errors import ProtocolError, StartError
 from mcp_tool_filter.rooms.clients import jsonc, toml_text, yaml_text
 from mcp_tool_filter.rooms.clients.entries import ServerEntry
@@ -301,10 +301,7 @@ class ClientFile:
 def read(place: ConfigPlace) -> ClientFile | None:
     """Read the file of a place; None if there is none. Raises BadFile."""
     try:
-        with open(place.file, "rb", opener=open_at_once) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise BadFile(f"Cannot read {place.file}", why="It is not a regular file")
-            raw = file.read(_MOST + 1)
+        raw = read_whole(str(place.file), _MOST)
         if len(raw) > _MOST:
             raise BadFile(
                 f"{place.file} is larger than any client's file", why="Is this the right file?"

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from mcp_tool_filter.cli.whole_file import read_whole
 from mcp_tool_filter.core.errors import StartError, reason_of
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.snapshot import shown
@@ -48,8 +49,7 @@ def with_edits(config: Config, known: Config | None = None) -> Config:
 def _tables_of(path: str) -> Mapping[str, object]:
     """Read a file of edits. Raises StartError."""
     try:
-        with open(os.path.expanduser(path), "rb") as file:
-            raw = file.read(_LARGEST + 1)
+        raw = read_whole(os.path.expanduser(path), _LARGEST)
     except OSError as error:
         raise BadEdit(f"Cannot read the edits: {path}", why=reason_of(error)) from None
     if len(raw) > _LARGEST:

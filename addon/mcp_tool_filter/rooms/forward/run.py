@@ -38,7 +38,7 @@ from urllib.parse import unquote, urlsplit
 
 import certifi
 
-from mcp_tool_filter.cli.whole_file import whole_file
+from mcp_tool_filter.cli.whole_file import read_whole, whole_file
 from mcp_tool_filter.core.errors import InvalidOption, Mistake, StartError
 from mcp_tool_filter.core.http.urls import parse_origin
 from mcp_tool_filter.core.policy.config import is_loopback
@@ -196,7 +196,7 @@ def _known(own: str | None, environment: Mapping[str, str]) -> Iterator[bytes]:
 
 def _bytes_of(name: str) -> bytes | None:
     try:
-        found = Path(name).read_bytes()
+        found = read_whole(name)
     except OSError:
         return None
     return found if _BEGIN in found else None

@@ -6,9 +6,8 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from stat import S_ISREG
 
-from mcp_tool_filter.cli.whole_file import open_at_once, replace_if_unchanged, whole_file
+from mcp_tool_filter.cli.whole_file import read_whole, replace_if_unchanged, whole_file
 from mcp_tool_filter.core.errors import LockError, reason_of
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.rooms.lock.lock import (
@@ -49,10 +48,7 @@ def lock_of(config: Config) -> Lock | None:
 def read_bytes(path: str) -> bytes:
     """Read the file of a lock. Raises StartError."""
     try:
-        with open(Path(path).expanduser(), "rb", opener=open_at_once) as file:
-            if not S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise UnusableLock("read", path, "It is not a regular file")
-            raw = file.read(_LARGEST + 1)
+        raw = read_whole(str(Path(path).expanduser()), _LARGEST)
     except FileNotFoundError as error:
         hint = f"mcp-tool-filter lock {path} --upstream URL writes it"
         raise UnusableLock("read", path, reason_of(error), hint) from None

@@ -21,6 +21,7 @@ from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.cli.settings import Sources, settle
 from mcp_tool_filter.cli.switching import NOTHING
 from mcp_tool_filter.cli.terminal import say
+from mcp_tool_filter.cli.whole_file import read_whole, replace_if_unchanged
 from mcp_tool_filter.core.errors import ProtocolError, StartError
 from mcp_tool_filter.core.policy.choice import Choice
 from mcp_tool_filter.core.policy.config import Config
@@ -90,7 +91,7 @@ class FileOfPatterns:
         file = self.file
         path = Path(os.path.realpath(file.path))
         try:
-            raw = path.read_bytes()
+            raw = read_whole(str(path))
             if raw != file.raw:
                 return {"problem": f"{file.path} {_EDITED}: {_READ_AGAIN}"}
             new = _changed(raw, server, partial(_edit, wanted, self.shared(server)))
@@ -112,8 +113,6 @@ class FileOfPatterns:
                 "problem": "", "file": file.path, "diff": _diff(raw, new, file.path),
                 "token": ours, "note": note,
             }  # fmt: skip
-        from mcp_tool_filter.cli.whole_file import replace_if_unchanged
-
         try:
             if not replace_if_unchanged(path, raw, new):
                 return {"problem": f"{file.path} {_EDITED}: {_READ_AGAIN}"}

@@ -10,11 +10,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError, no_such
 from mcp_tool_filter.cli.table import COMMANDS, Command
 from mcp_tool_filter.cli.terminal import count
+from mcp_tool_filter.cli.whole_file import read_whole
 from mcp_tool_filter.core.errors import ProtocolError, StartError
 from mcp_tool_filter.core.messages.messages import (
     Message,
@@ -340,6 +340,6 @@ def _message(given: str) -> bytes:
 
 def _read(path: str) -> bytes:
     try:
-        return Path(path).read_bytes()
+        return read_whole(path)
     except OSError as error:
         raise UsageError(f"Cannot read {path}", why=error.strerror or str(error)) from None

@@ -20,7 +20,7 @@ from pathlib import Path
 from shutil import which
 from stat import S_ISREG
 
-from mcp_tool_filter.cli.whole_file import open_at_once
+from mcp_tool_filter.cli.whole_file import open_at_once, read_whole
 from mcp_tool_filter.core.conversation.policy_in_force import RulesAtWork, SessionAtWork
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.rooms.rules.forms import Machine
@@ -122,8 +122,7 @@ def read_rules(path: str) -> Policy:
 
 def _read(path: str) -> bytes:
     try:
-        with open(Path(path).expanduser(), "rb") as file:
-            return file.read(LARGEST + 1)
+        return read_whole(str(Path(path).expanduser()), LARGEST)
     except OSError as error:
         raise UnreadableRules(path, error.strerror or str(error)) from None
 
