@@ -70,8 +70,8 @@ def test_the_recording_shows_the_screen(terminal: Terminal, tmp_path: Path) -> N
 def frames(terminal: Terminal, home: Path) -> list[Frame]:
     """Do what a new user does, and note what the terminal shows after each step."""
 
-    def see(text: str, seconds: float) -> Frame:
-        terminal.wait(lambda screen: text in screen)
+    def see(text: str, seconds: float, end: str = "") -> Frame:
+        terminal.wait(lambda screen: text in screen and screen.rstrip().endswith(end))
         return Frame(seconds, wrapped(neutral(terminal.run("capture-pane", "-p", "-J"), home)))
 
     terminal.wait(lambda screen: screen.startswith("$"))
@@ -84,11 +84,15 @@ def frames(terminal: Terminal, home: Path) -> list[Frame]:
     terminal.press("e", "Enter")
     changes = see("Make this change?", 2.5)
     terminal.press("y", "Enter")
-    saved = see("Restart cursor", 2.0)
+    saved = see("Restart cursor", 2.0, end="\n$")
     terminal.press("-l", "clear; mcp-tool-filter")
     terminal.press("Enter")
     after = see("33 tools, 14,829 tokens in every", 4.0)
-    return [typed, first, asked, changes, saved, after]
+    terminal.press("u")
+    undo = see("Make this change?", 1.5)
+    terminal.press("y", "Enter")
+    undone = see("Saved ", 2.0, end="\n$")
+    return [typed, first, asked, changes, saved, after, undo, undone]
 
 
 def neutral(text: str, home: Path) -> str:
