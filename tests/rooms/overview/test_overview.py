@@ -146,7 +146,7 @@ def test_only_watching_enforces_nothing(home: Path, files: list[Path], ran: Type
     out, err = ran()
     assert err == ""
     assert HEAD in out
-    assert out.count("only watched") == 2
+    assert out.count("only watched") == 3
 
 
 def test_without_a_terminal_it_is_printed_once(home: Path, files: list[Path], ran: Typed) -> None:

@@ -121,13 +121,19 @@ def test_every_server_is_shown_with_what_is_known_of_it(
         assert unsafe["reachable"] is False
         assert "catastrophic backtracking" in unsafe["problem"]
         assert unsafe["target"] == files["target"]
-        assert len(rows) == 11, "an entry without the filter is no concern of ours"
+        assert rows["plain", "windsurf (user)"]["filtered"] == "no"
+        together = rows["merged", "config.toml"]
+        assert (together["reachable"], together["exposed"], together["running"]) == (None, None, [])
+        assert len(rows) == 13
         assert not left.exists()
         out, err = ran("status", "--timeout", "3000", status=1)
         assert "s3cret" not in out + err
-        assert "\ngone_since_last_week\twindsurf (user)\tno\t" in out
-        assert "files\tconfig.toml\tyes\t1, 1 hidden\t2 dead" in out
-        assert 'files: the pattern "^dead" matches no tool' in err
+        assert out.startswith("Cursor, Windsurf: ")
+        assert re.search(r"\n  gone_since_last_week +Command not found: /none/such", out)
+        assert re.search(r"\n  files +1 tool .* 1 hidden   1 dead\n", out)
+        assert 'files: the pattern "^dead" matches no tool\n' in err
+        nowhere = 'Warning: the pattern "^nowhere" matches no tool of those that answered\n'
+        assert err.count("^nowhere") == err.count(nowhere) == 1
         assert f"login: mcp-tool-filter login {behind_login.url}" in err
 
 
@@ -150,7 +156,8 @@ def test_a_server_that_hangs_delays_no_other(home: Path, status_of: Status) -> N
     tables = [f'[servers.s{n}]\ncommand = ["sleep", "{time}"]\n' for n in range(24)]
     write_config(home, "".join(tables))
     rows = status_of(status=1)
-    assert {row["problem"] for row in rows.values()} == {"Connection timeout after 3000ms"}
+    problems = {row["problem"] for (name, _), row in rows.items() if name != "merged"}
+    assert problems == {"Connection timeout after 3000ms"}
     left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
     assert f"sleep {time}" not in left.stdout
 
@@ -251,6 +258,8 @@ def test_what_one_process_serves_is_joined_by_name(home: Path, status_of: Status
             assert counts == {"a": (0, 0), "b": (1, 0), "c": (1, 1)}
             assert said["b"]["listens_at"] == f"http://127.0.0.1:{served.port}/b/mcp"
             assert (said["a"]["hidden"], said["b"]["hidden"]) == (0, 1)
+            [whole] = rows["merged", served.file.name]["running"]
+            assert (whole["pid"], whole["hidden"]) == (served.process.pid, 0)
         assert running_filters() == []
 
 

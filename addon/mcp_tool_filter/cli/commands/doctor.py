@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.cli.commands.http import refuse_taken_port
 from mcp_tool_filter.cli.commands.look import KnownTools, ask, ask_now, rules_of
+from mcp_tool_filter.cli.dead import DeadPattern, DeadPatterns, PatternHolder
 from mcp_tool_filter.cli.flags import COMMAND, Given, with_flags
 from mcp_tool_filter.cli.report import counted_items, estimate_tokens, hidden_by
 from mcp_tool_filter.cli.settings import Settings, Sources, chosen, read_sources, target_of
@@ -175,7 +176,9 @@ def _upstream(settings: Settings) -> Iterator[Finding]:
     yield Finding(True, works)
     who = known.who
     yield Finding(True, f"It speaks MCP {who.revision} over {who.transport}: {who.server}")
-    yield from _tools(known, _matching_elsewhere(settings, known))
+    dead = _dead_patterns(settings, known)
+    yield from _tools(known, dead)
+    yield from map(_about_dead, dead.in_list(known.snapshot))
 
 
 def advice_for(reason: str, known: Mapping[str, str] = _ADVICE) -> str:
@@ -188,30 +191,28 @@ def advice_for(reason: str, known: Mapping[str, str] = _ADVICE) -> str:
     return next(found, "")
 
 
-def _matching_elsewhere(settings: Settings, known: KnownTools) -> set[str]:
-    """Return the patterns for all servers of a file that match nothing here, but at another one."""
-    sources, dead = settings.sources, {one.text for one in known.snapshot.unmatched}
-    if not settings.name or sources is None or sources.file is None:
-        return set()
-    names = [name for name in sources.file.servers if name != settings.name]
-    top = sources.file.top
-    shared = [text for key in ("deny", "allow", "except") for text in top.get(key, ())]
-    suspects = {text for text in dead if any(text in value for value in shared)}
-
-    async def alive(name: str) -> set[str]:
-        try:
-            other = await ask(sources.of_server(name, is_stdio=True), is_quiet=True)
-        except StartError:  # nothing is known about its tools
-            return set()
-        return suspects - {one.text for one in other.snapshot.unmatched}
-
-    async def all_alive() -> list[set[str]]:
-        return await asyncio.gather(*map(alive, names))
-
-    return set().union(*asyncio.run(all_alive())) if suspects and names else set()
+def _dead_patterns(settings: Settings, known: KnownTools) -> DeadPatterns:
+    """Return the patterns that match nothing here, nor at another server that has them."""
+    mine, sources = known.snapshot, settings.sources
+    holders = [PatternHolder(settings.config().patterns, mine)]
+    if settings.name and sources and sources.file and mine.unmatched:
+        others: list[tuple[str, Settings]] = []
+        for name in sources.file.servers:
+            try:
+                others += [(name, sources.of_server(name, is_stdio=True))]
+            except StartError:  # nothing is known about its tools
+                holders.append(PatternHolder(sources.for_all_servers().config().patterns, None))
+        asked = asyncio.run(_ask_all([one for one in others if one[0] != settings.name]))
+        holders += [_holder(*one) for one in asked]
+    return DeadPatterns(holders)
 
 
-def _tools(known: KnownTools, elsewhere: Collection[str]) -> Iterator[Finding]:
+def _holder(_name: str, settings: Settings, known: KnownTools | StartError) -> PatternHolder:
+    snapshot = None if isinstance(known, StartError) else known.snapshot
+    return PatternHolder(settings.config().patterns, snapshot)
+
+
+def _tools(known: KnownTools, dead: DeadPatterns) -> Iterator[Finding]:
     snapshot = known.snapshot
     exposed, gone = len(snapshot.allowed), len(snapshot.denied)
     saved = estimate_tokens(snapshot.denied_bytes)
@@ -231,12 +232,9 @@ def _tools(known: KnownTools, elsewhere: Collection[str]) -> Iterator[Finding]:
     for _, said in counted_items(snapshot.catalog, is_shadow=known.who.is_shadow):
         yield Finding(True, said)
     for pattern in snapshot.unmatched:
-        if pattern.text in elsewhere:
+        if dead.find(pattern) is None:
             text = f'The pattern "{pattern.text}" is for all servers, and matches at others'
             yield Finding(True, text)
-            continue
-        advice = "Is it spelled correctly? mcp-tool-filter --list-tools shows the names"
-        yield Finding(False, f'The pattern "{pattern.text}" matches no {pattern.thing}', advice)
     for fault in snapshot.faults:
         if is_about_lock(fault):
             yield Finding(False, f"Waits for approval: {fault}", _APPROVE)
@@ -247,6 +245,13 @@ def _tools(known: KnownTools, elsewhere: Collection[str]) -> Iterator[Finding]:
     yield from _lock(known)
     if not exposed:
         yield Finding(False, "No tool is exposed", "Deny less, or allow more")
+
+
+def _about_dead(dead: DeadPattern) -> Finding:
+    if not dead.is_sure:  # it may match at a server that did not answer
+        return Finding(True, f"Warning: the {dead.finding}")
+    advice = "Is it spelled correctly? mcp-tool-filter --list-tools shows the names"
+    return Finding(False, f"The {dead.finding}", advice)
 
 
 _APPROVE = "Read what it says, then approve it: mcp-tool-filter lock --approve NAME FILE"
@@ -294,16 +299,19 @@ def examine_file(sources: Sources) -> Iterator[Finding]:
             yield Finding(False, error.what, error.why)
     found = asyncio.run(_ask_all(asked, MORE_LISTS))
     known = {name: one for name, _, one in found if isinstance(one, KnownTools)}
-    dead = {name: {one.text for one in it.snapshot.unmatched} for name, it in known.items()}
-    shared = {one.text for one in sources.for_all_servers().config().patterns}
+    shared = sources.for_all_servers().config().patterns
+    holders = [_holder(*one) for one in found]
+    holders += [PatternHolder(shared, None)] * (len(sources.file.servers) - len(asked))
+    dead = DeadPatterns(holders)
     for name, _, one in found:
         if isinstance(one, StartError):
             advice = advice_for(one.why) or one.hint or ""
             yield Finding(False, f"{name}: {one.what}: {one.why}", advice)
             continue
-        matching = [shared - others for other, others in dead.items() if other != name]
-        for finding in _tools(one, set().union(*matching)):
+        own = [each for each in dead.in_list(one.snapshot) if not each.is_shared]
+        for finding in (*_tools(one, dead), *map(_about_dead, own)):
             yield replace(finding, text=f"{name}: {finding.text}")
+    yield from map(_about_dead, dead.shared)
     for seen in examine_merged(merging, known):
         yield Finding(not seen.advice, seen.what, seen.advice)
 

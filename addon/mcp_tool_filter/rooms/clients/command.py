@@ -60,6 +60,7 @@ from mcp_tool_filter.rooms.clients.moving import ServersFile
 
 if TYPE_CHECKING:
     from mcp_tool_filter.cli.commands.look import KnownTools
+    from mcp_tool_filter.cli.dead import DeadPatterns
 
 
 def run(typed: Given) -> int:
@@ -549,9 +550,11 @@ def _say_what_is_hidden(changes: Changes, asked: Asked | None, *, is_named: bool
             say(f"{one.listed.name} was not asked for its tools: {why}")
         else:
             to_ask.append(one)
+    from mcp_tool_filter.cli.dead import DeadPatterns, PatternHolder  # seldom needed
+
     refused: list[Change] = []
-    counted: list[KnownTools] = []
-    sections = set()
+    counted: list[tuple[str, KnownTools]] = []
+    sections, silent = set(), len(changes.all)
     for one, known in zip(to_ask, _ask_all(to_ask, changes, asked), strict=True):
         name = one.listed.name
         if isinstance(known, StartError):
@@ -567,17 +570,26 @@ def _say_what_is_hidden(changes: Changes, asked: Asked | None, *, is_named: bool
                 raise
             say(f"Warning: {name} stays as it is: {error.one_line}")
             refused.append(one)
+            silent -= 1
             continue
         if one.shows:
             one.shows = _shown_now(one.listed, known)
         if one.section and (one.section.file.path, one.section.name) in sections:
+            silent -= 1
             continue  # another client starts the same
         if one.section:
             sections.add((one.section.file.path, one.section.name))
-        _say_of(known, "" if is_named else f"{name}: ")
-        counted.append(known)
+        counted.append((name, known))
+        silent -= 1
+    patterns = [one for _, known in counted for one in known.config.patterns]
+    holders = [PatternHolder(known.config.patterns, known.snapshot) for _, known in counted]
+    dead = DeadPatterns([*holders, *[PatternHolder(patterns, None)] * silent])
+    for name, known in counted:
+        _say_of(known, "" if is_named else f"{name}: ", dead)
+    for each in dead.shared:
+        say(f"Warning: {each.says}")
     if not is_named and counted:
-        say(_in_all(counted))
+        say(_in_all([known for _, known in counted]))
     return refused
 
 
@@ -652,10 +664,10 @@ def _shown_now(listed: ListedServer, known: KnownTools) -> tuple[str, ...]:
     return tuple(one.name for one in known.exposed if one.name not in shown_before)
 
 
-def _say_of(known: KnownTools, start: str) -> None:
+def _say_of(known: KnownTools, start: str, dead: DeadPatterns) -> None:
     """Say what the filter would do with a server's tools."""
     from mcp_tool_filter.cli.commands.look import marks_of
-    from mcp_tool_filter.cli.report import counted_items, warnings_in
+    from mcp_tool_filter.cli.report import counted_items
 
     items = known.snapshot.catalog
     hidden = len(known.snapshot.denied)
@@ -670,7 +682,7 @@ def _say_of(known: KnownTools, start: str) -> None:
         warnings.append("Warning: nothing is enforced: with --shadow, the filter only reports")
     if known.tools and not (hidden or any(one.pattern for one in items)):
         warnings.append("Warning: no tool is hidden")
-    for warning in [*warnings, *warnings_in(known.snapshot)]:
+    for warning in [*warnings, *dead.warnings_in(known.snapshot)]:
         say(f"Warning: {start}{warning.removeprefix('Warning: ')}")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from mcp_tool_filter.cli.report import tokens_in
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.rooms.merged.choices import Merging, Profile, judged_for
 from mcp_tool_filter.rooms.merged.lists import (
@@ -62,6 +63,15 @@ def examine(merging: Merging, known: Mapping[str, KnownTools]) -> Iterator[Exami
                     advice = next(one for part, one in _ADVICE.items() if part in text)
                     advice = advice if kind.is_renamed else _ONE_ONLY
                     yield Examined(f"{profile.path}: {text}", advice)
+
+
+def tools_of(
+    merging: Merging, profile: Profile, known: Mapping[str, KnownTools]
+) -> tuple[int, int, int]:
+    """Return how many tools a profile shows and hides, and their tokens."""
+    offers = [_offer(TOOLS, one, merging, profile, known[one]) for one in profile.servers]
+    merged = MergedList(TOOLS, offers)
+    return len(merged), len(merged.hidden), tokens_in(len(merged.body))
 
 
 def _offer(

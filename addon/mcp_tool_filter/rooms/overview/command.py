@@ -35,7 +35,9 @@ def run(typed: Given) -> int:
     if "json" in typed:
         _ask(servers)
         status = import_module("mcp_tool_filter.rooms.status.command")
-        print(json.dumps([status.as_json(one.row, [], one.clients) for one in servers], indent=2))
+        rows = [one.row for one in servers if one.row]
+        dead = status.dead_patterns(rows)
+        print(json.dumps([status.as_json(one.row, dead, one.clients) for one in servers], indent=2))
         return 0
     if not servers:
         print("No MCP servers found in any client's file. To see what the filter does: the demo\n")

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from mcp_tool_filter.cli.report import warnings_in
+from mcp_tool_filter.cli.dead import DeadPatterns, PatternHolder
 from mcp_tool_filter.core.conversation.memory import unlisted
 from mcp_tool_filter.core.engine.service import GoOn, Service, nothing
 from mcp_tool_filter.core.errors import LockError, StartError
@@ -38,7 +38,7 @@ from mcp_tool_filter.core.process.background import in_background, keep
 from mcp_tool_filter.core.process.proxy import Proxy
 from mcp_tool_filter.core.process.sentences import warnings_about
 from mcp_tool_filter.core.process.site import Site, Surroundings, TargetFinder, move_to
-from mcp_tool_filter.core.process.start import key_of, refuse_start, unmatched_in
+from mcp_tool_filter.core.process.start import key_of, refuse_start
 from mcp_tool_filter.rooms.serve.mount import ENDPOINT, Mount, split_target
 
 if TYPE_CHECKING:
@@ -195,7 +195,9 @@ class Servers:
         if problem := self.problem():
             self.whole.ending.fail(str(problem))
         else:
-            self.whole.around.report("\n".join([running.line, *_grouped([running.warnings([])])]))
+            self.whole.around.report(
+                "\n".join([running.line, *_grouped([running.warnings(self._dead())])])
+            )
 
     def problem(self) -> StartError | None:
         """Return what a strict user does not accept."""
@@ -227,19 +229,19 @@ class Servers:
 
     def _warnings(self) -> list[str]:
         down = [one.line for one in self.at.values() if one.problem]
-        said = _grouped([one.warnings(self.whole.config.patterns) for one in self.at.values()])
-        dead = [
-            f'Warning: the pattern "{one.text}" matches no {one.thing} of any server'
-            for one in self._dead_defaults()
-        ]
+        patterns = self._dead()
+        said = _grouped([one.warnings(patterns) for one in self.at.values()])
+        dead = [f"Warning: {one.says}" for one in patterns.shared]
         editor = self.whole.config.editor
         lost = editor.unmatched(self._all_snapshots(), None) if editor else ()
         dead += [f"Warning: the edit of {shown(one)} matches no tool of any server" for one in lost]
         return [*down, *said, *dead]
 
-    def _dead_defaults(self) -> list[Pattern]:
-        """Return the patterns for all servers that match nowhere, if that is known."""
-        return unmatched_in(self._all_snapshots(), among=self.whole.config.patterns)
+    def _dead(self) -> DeadPatterns:
+        """Return the patterns that match nothing at any server that has them."""
+        return DeadPatterns(
+            PatternHolder(one.plan.config.patterns, one.snapshot) for one in self.at.values()
+        )
 
     def _own_patterns(self, one: Running) -> list[Pattern]:
         """Return the patterns that are for this server only."""
@@ -424,14 +426,13 @@ class Running:
         many = "1 tool" if count == 1 else f"{count} tools"
         return f"  {name}: {at}: {many}, {len(snapshot.denied)} hidden{more}{below}"
 
-    def warnings(self, defaults: Sequence[Pattern]) -> list[tuple[str, str]]:
-        """Return its name with each warning, except about patterns that are for all servers."""
+    def warnings(self, dead: DeadPatterns) -> list[tuple[str, str]]:
+        """Return its name with each warning, except about patterns that several servers have."""
         if self.site is None:
             return []
-        shared = {f'Warning: the pattern "{one.text}" matches no tool' for one in defaults}
         found = [*warnings_about(self.plan.config)]
         if (snapshot := self.snapshot) is not None:
-            found += [one for one in warnings_in(snapshot) if one not in shared]
+            found += dead.warnings_in(snapshot)
         return [(self.plan.name, one) for one in found]
 
     # Changes

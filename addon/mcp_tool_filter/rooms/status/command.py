@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 
 from mcp_tool_filter.cli.commands.look import KnownTools, ask
+from mcp_tool_filter.cli.dead import DeadPatterns, PatternHolder
 from mcp_tool_filter.cli.flags import COMMAND, Given, with_flags
 from mcp_tool_filter.cli.report import tokens_in
 from mcp_tool_filter.cli.settings import (
@@ -28,18 +30,16 @@ from mcp_tool_filter.cli.settings import (
     target_of,
 )
 from mcp_tool_filter.cli.terminal import (
-    Colour,
     count,
     is_terminal,
     on_signals,
-    print_table,
     progress,
     say,
-    shortened,
+    width,
 )
 from mcp_tool_filter.core.errors import ListsAfterLogin, LockError, StartError, printable
 from mcp_tool_filter.core.http.shown import shown_url
-from mcp_tool_filter.core.policy.choice import Choice
+from mcp_tool_filter.core.policy.patterns import Pattern
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.process.statistics import JsonObject
 from mcp_tool_filter.core.upstream.target import login_to
@@ -76,8 +76,11 @@ class StatusRow:
     """The file and the name of the section that it is from, and what else decides: such rows share
     one answer."""
     clients: list[str] = field(default_factory=list)
-    key: str | None = None
-    """What the filter reports that the entry of a client starts."""
+    listed: ListedServer | None = None
+    keys: frozenset[str] = frozenset()
+    """What the filters report that the entries of clients start."""
+    section: tuple[str, str] | None = None
+    """The file of servers and the name there, which running filters report, too."""
     filtering: Filtering = NOT_FILTERED
     """What the entry of a client says about the filter."""
     target: str = "?"
@@ -86,6 +89,10 @@ class StatusRow:
     problem: str = ""
     known: KnownTools | None = None
     login: str | None = None
+    members: tuple[str, ...] = ()
+    """The servers that it merges."""
+    counted: tuple[int, int, int] | None = None
+    """Of what merges others: how many tools are exposed and hidden, and the tokens."""
     running: list[JsonObject] = field(default_factory=list)
     """What running filters say about this server, each with its process."""
 
@@ -95,8 +102,19 @@ class StatusRow:
         return self.find_settings is None or bool(self.known or self.problem)
 
     @property
+    def is_watched(self) -> bool:
+        """True if a filter is there, and enforces nothing."""
+        if self.filtering.answer is Filtered.WATCHED:
+            return True
+        if self.settings:
+            return self.settings.texts["shadow"] == "true"
+        return any(one.get("shadow") is True for one in self.running)
+
+    @property
     def tokens(self) -> int | None:
         """What its tools take of every conversation."""
+        if self.counted:
+            return self.counted[2]
         return sum(tokens_in(one.size) for one in self.known.exposed) if self.known else None
 
     @property
@@ -125,25 +143,38 @@ def run(typed: Given) -> int:
         asyncio.run(_serve_page(browser="no-browser" not in typed))
         return 0
     sources = read_sources(typed, os.environ)
-    filtered = [row_of(listed) for listed in find_servers() if is_filtered(listed.entry)]
-    rows = [*rows_of_file(sources), *filtered]
+    rows = list(map(row_of, find_servers()))
+    files = [sources, *_other_files(sources, rows)]
+    rows = [*chain.from_iterable(map(rows_of_file, files)), *rows]
     patience = typed.get("timeout", [_PATIENCE])[-1]
     parse_number("timeout", patience, least=1)
     with progress(f"Asking {count(len(rows), 'server')} …"):
         asyncio.run(ask_all(rows, patience))
-    rows += _join_running(rows, running_filters())
-    dead = _dead_patterns(rows, sources)
-    found = [as_json(row, dead(row)) for row in rows]
+    rows += [one for file in files for one in merged_rows(file, rows)]
+    rows += join_running(rows, running_filters())
+    dead = dead_patterns(rows, files)
     if "json" in typed:
-        print(json.dumps(found, indent=2))
-    elif found:
-        _print(found)
+        print(json.dumps([as_json(row, dead) for row in rows], indent=2))
+    elif rows:
+        _print(rows, dead)
     else:
-        say("There is no server in the config file, no filter in a client's file, and none runs")
-    return 1 if any(one["reachable"] is False for one in found) else 0
+        say("There is no server in the config file, none in a client's file, and no filter runs")
+    return 1 if any(row.is_reached is False for row in rows) else 0
 
 
 # Who is there
+
+
+def _other_files(sources: Sources, rows: Iterable[StatusRow]) -> Iterator[Sources]:
+    """Yield the files whose servers one entry of a client starts."""
+    known = {os.path.realpath(sources.file.path) if sources.file else ""}
+    for row in rows:
+        is_own = row.listed and row.listed.place.scope != "project"
+        path = file_of(row.listed.entry, "") if row.listed and is_own else None
+        if path and os.path.isfile(path) and os.path.realpath(path) not in known:
+            known.add(os.path.realpath(path))
+            with suppress(StartError):  # a broken file: its row says so
+                yield read_sources({"config": [path]}, os.environ)
 
 
 def rows_of_file(sources: Sources) -> Iterator[StatusRow]:
@@ -152,7 +183,7 @@ def rows_of_file(sources: Sources) -> Iterator[StatusRow]:
     for name, section in file.servers.items():
         row = StatusRow(name, os.path.basename(file.path), file.path)
         row.find_settings = partial(sources.of_server, name, is_stdio=True)
-        row.shared_by = os.path.realpath(file.path), name
+        row.section = row.shared_by = os.path.realpath(file.path), name
         url, command = section.get("upstream"), section.get(COMMAND, [])
         row.target = shown_url(url[-1]) if url else shown_command(command)
         yield row
@@ -161,7 +192,7 @@ def rows_of_file(sources: Sources) -> Iterator[StatusRow]:
 def row_of(listed: ListedServer) -> StatusRow:
     place = listed.file.place
     row = StatusRow(listed.name, f"{place.client} ({place.scope})", str(place.file))
-    row.clients, row.target, row.key = [place.client], listed.target, key_of(listed.entry)
+    row.clients, row.target, row.listed = [place.client], listed.target, listed
     row.filtering = filtering_of(listed.entry)
     if place.scope == "project":
         row.problem = f"Not asked: {_IN_PROJECT}"
@@ -169,6 +200,7 @@ def row_of(listed: ListedServer) -> StatusRow:
     if file_of(listed.entry, "-") is not None:
         row.problem = "It starts all servers of its file, which are listed on their own"
         return row
+    row.keys = frozenset(filter(None, [key_of(listed.entry)]))
     if is_filtered(listed.entry):
         row.find_settings = lambda: settings_of(listed.entry)
     else:
@@ -180,6 +212,29 @@ def row_of(listed: ListedServer) -> StatusRow:
         file = os.path.realpath(path or default_file(os.environ) or "")
         row.shared_by = (file, name, *own, *variables.items())
     return row
+
+
+def merged_rows(sources: Sources, rows: Sequence[StatusRow]) -> Iterator[StatusRow]:
+    """Yield rows for what the servers of the file are together: at ``/mcp`` and in profiles."""
+    if (file := sources.file) is None or not file.servers:
+        return
+    from mcp_tool_filter.rooms.merged.examine import tools_of
+
+    path = os.path.realpath(file.path)
+    known = {row.name: row.known for row in rows if row.section and row.known}
+    try:
+        merging = file.how_to_merge()
+    except StartError as error:
+        yield StatusRow("merged", os.path.basename(file.path), file.path, problem=error.one_line)
+        return
+    for profile in merging.profiles:
+        row = StatusRow(profile.name or "merged", os.path.basename(file.path), file.path)
+        row.section = path, row.name
+        row.target = f"serve, at {profile.path}: {', '.join(profile.servers)}"
+        row.members = profile.servers
+        if all(one in known for one in profile.servers):
+            row.counted = tools_of(merging, profile, known)
+        yield row
 
 
 # What they say
@@ -237,43 +292,35 @@ async def _ask(row: StatusRow, patience: str, gate: asyncio.Semaphore) -> None:
 _TIMEOUTS = ("connection_timeout", "tool_list_timeout")
 
 
-def _dead_patterns(rows: Sequence[StatusRow], sources: Sources) -> Callable[[StatusRow], list[str]]:
-    """Return what tells the patterns of a row that match nothing.
+def dead_patterns(rows: Sequence[StatusRow], files: Iterable[Sources] = ()) -> DeadPatterns:
+    """Return the patterns that match nothing at any server that has them; one whose settings cannot
+    be read has at least those at the top of its file."""
+    top: dict[str, Sequence[Pattern]] = {}
+    for one in files:
+        with suppress(StartError):
+            top |= {one.file.path: one.for_all_servers().config().patterns} if one.file else {}
+    once = {row.shared_by or id(row): row for row in rows if row.settings or row.problem}
+    return DeadPatterns(
+        PatternHolder(
+            _patterns(row.settings) if row.settings else top.get(row.file, ()),
+            row.known.snapshot if row.known else None,
+            row.shared_by[:2],
+        )
+        for row in once.values()
+    )
 
-    A pattern for all servers of the file counts only if it matches nowhere.
-    """
-    if sources.file is None:
-        return _unmatched
+
+def _patterns(settings: Settings | None) -> Sequence[Pattern]:
     try:
-        for_all = _patterns(sources.for_all_servers())
-    except StartError:  # each server of the file says so
-        return _unmatched
-    known = [row for row in rows if row.known and row.settings]
-    alive = {
-        text
-        for row in known
-        for text in for_all & _patterns(row.settings)
-        if text not in _unmatched(row)
-    }
-    return lambda row: [text for text in _unmatched(row) if text not in alive]
-
-
-def _patterns(settings: Settings | None) -> set[str]:
-    try:
-        choice = settings.config().choice if settings else Choice()
+        return settings.config().patterns if settings else ()
     except LockError:  # its row says so
-        return set()
-    return {one.text for one in (*choice.deny, *(choice.allow or ()), *choice.exceptions)}
-
-
-def _unmatched(row: StatusRow) -> list[str]:
-    return [pattern.text for pattern in row.known.snapshot.unmatched] if row.known else []
+        return ()
 
 
 # What runs
 
 
-def _join_running(rows: Sequence[StatusRow], filters: Iterable[JsonObject]) -> list[StatusRow]:
+def join_running(rows: Sequence[StatusRow], filters: Iterable[JsonObject]) -> list[StatusRow]:
     """Note in each row what running filters say about it; return rows for the others."""
     others = []
     for filter in filters:
@@ -303,32 +350,25 @@ _OF_PROCESS = ("pid", "started", "dashboard", "audit_log", "entry")
 
 def _is_about(filter: JsonObject, server: JsonObject, row: StatusRow) -> bool:
     """Tell whether a filter was started by the entry of a row, or serves its section."""
-    if row.clients:
-        return row.key is not None and filter.get("entry") == row.key
     section = filter.get("config_file"), server.get("name")
-    return section == (os.path.realpath(row.file), row.name)
+    return filter.get("entry") in row.keys or section == row.section
 
 
 # How it is shown
 
 
-def as_json(row: StatusRow, dead: list[str], clients: Sequence[str] = ()) -> JsonObject:
+def as_json(row: StatusRow, dead: DeadPatterns, clients: Sequence[str] = ()) -> JsonObject:
     """Return a row as JSON; ``clients`` are those that list it.
 
     This format is stable: members may be added, none changes.
     """
     said = next((one for one in row.running if one.get("exposed") is not None), {})
-    exposed, hidden = said.get("exposed"), said.get("hidden")
+    exposed, hidden = row.counted[:2] if row.counted else (said.get("exposed"), said.get("hidden"))
     waiting = next((int(one.get("waiting") or 0) for one in row.running), 0)
-    is_shadow = any(one.get("shadow") is True for one in row.running)
-    if row.known:
-        snapshot = row.known.snapshot
+    snapshot = row.known.snapshot if row.known else None
+    if snapshot:
         exposed, hidden = len(snapshot.allowed), len(snapshot.denied)
         waiting = len(snapshot.locked)
-    if row.settings:
-        with suppress(LockError):
-            is_shadow = row.settings.config().shadow
-    is_shadow = is_shadow or row.filtering.answer is Filtered.WATCHED
     lock = row.settings.texts.get("lock") if row.settings else None
     return {
         "name": row.name,
@@ -339,11 +379,11 @@ def as_json(row: StatusRow, dead: list[str], clients: Sequence[str] = ()) -> Jso
         "problem": row.problem or None,
         "exposed": exposed,
         "hidden": hidden,
-        "dead_patterns": dead,
+        "dead_patterns": [one.pattern.text for one in dead.in_list(snapshot)],
         "lock": str(lock) if lock else None,
         "waiting": waiting,
         "login": row.login,
-        "shadow": is_shadow,
+        "shadow": row.is_watched,
         "filtered": row.filtering.answer if row.clients else None,
         "by": list(row.filtering.by),
         "running": row.running,
@@ -354,57 +394,37 @@ def as_json(row: StatusRow, dead: list[str], clients: Sequence[str] = ()) -> Jso
     }
 
 
-_HEAD = ("SERVER", "FROM", "REACHED", "TOOLS", "NOTES")
-_WIDTHS = (18, 20, 7, 14, 13)  # 80 with two blanks between
+def _print(rows: Sequence[StatusRow], dead: DeadPatterns) -> None:
+    """Print the screen of all servers; to stderr, what does not fit into it."""
+    from mcp_tool_filter.rooms.overview.servers import grouped, lines_for
 
-
-def _print(rows: Sequence[JsonObject]) -> None:
-    """Print the table; to stderr, what does not fit into it."""
-    cells = [_cells(row) for row in rows]
-    fitting = [tuple(map(shortened, one, _WIDTHS)) for one in cells]
-    print_table(
-        _HEAD,
-        fitting if is_terminal(sys.stdout) else cells,
-        lambda row: Colour.RED if row[2] == "no" else None,
-        always_has_head=True,
-    )
-    sys.stdout.flush()
+    servers = grouped(sorted(rows, key=lambda row: not row.clients))
+    columns = width() - 1 if is_terminal(sys.stdout) else 1000
+    print("\n".join(lines_for(servers, columns, dead)), flush=True)
     for row in rows:
-        for line in _lines_about(row):
-            say(f"{shown(row['name'])}: {line}")
+        for line in _lines_about(row, dead):
+            say(f"{shown(row.name)}: {line}")
+    for one in dead.shared:
+        say(f"Warning: {one.says}")
 
 
-def _cells(row: JsonObject) -> tuple[str, ...]:
-    exposed, hidden, waiting = row["exposed"], row["hidden"], row["waiting"]
-    tools = "?" if exposed is None else f"{exposed}, {hidden} hidden" if hidden else f"{exposed}"
-    notes = [
-        "login needed" if row["login"] == "needed" else "",
-        f"{len(row['running'])} running" if row["running"] else "",
-        f"{len(row['dead_patterns'])} dead" if row["dead_patterns"] else "",
-        f"{waiting} waiting" if waiting else "locked" if row["lock"] else "",
-        "only watched" if row["shadow"] else "",
-    ]
-    reached = {True: "yes", False: "no", None: "?"}[row["reachable"]]
-    said = ", ".join(filter(None, notes))
-    return shown(row["name"]), shown(row["source"]), reached, tools, said
-
-
-def _lines_about(row: JsonObject) -> Iterator[str]:
-    if problem := row["problem"]:
-        yield f"not reached: {problem}" if row["reachable"] is False else problem
-    if row["login"] == "needed":
-        yield f"mcp-tool-filter login {row['target']}"
-    if waiting := row["waiting"]:
+def _lines_about(row: StatusRow, dead: DeadPatterns) -> Iterator[str]:
+    if row.problem and row.find_settings:
+        yield f"not reached: {row.problem}" if row.is_reached is False else row.problem
+    if row.login == "needed":
+        yield f"mcp-tool-filter login {row.target}"
+    if waiting := len(row.known.snapshot.locked) if row.known else 0:
         are = "waits" if waiting == 1 else "wait"
         yield f"{count(waiting, 'tool')} {are} for approval: mcp-tool-filter help lock"
-    for pattern in row["dead_patterns"]:
-        yield f'the pattern "{pattern}" matches no tool'
-    for one in row["running"]:
-        said = f"runs as {one['pid']}: {count(one.get('calls') or 0, 'call')}"
-        said += f", {one.get('refused') or 0} refused"
+    for one in dead.in_list(row.known.snapshot if row.known else None):
+        if not one.is_shared:
+            yield one.says
+    for said in row.running:
+        calls = f"runs as {said['pid']}: {count(said.get('calls') or 0, 'call')}"
+        calls += f", {said.get('refused') or 0} refused"
         for label, key in (("audit log", "audit_log"), ("page", "dashboard")):
-            said += f", {label} {printable(str(one[key]))}" if one.get(key) else ""
-        yield said
+            calls += f", {label} {printable(str(said[key]))}" if said.get(key) else ""
+        yield calls
 
 
 # The page
