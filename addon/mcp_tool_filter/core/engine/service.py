@@ -215,7 +215,7 @@ class Service:
     before_sending: Callable[[Exchange, GoOn], None] | None = needs_messages(None)
     """Our own login: adds its token (``exchange.add_field``), perhaps after it was renewed."""
     connect: Callable[[Exchange], Upstream | None] | None = needs_messages(None)
-    """Instead of the host's, for an upstream that is no connection (``serving/in_process``)."""
+    """Instead of the host's, for an upstream that is no connection (a command)."""
     before_answering: Callable[[Exchange, GoOn], bool] | None = needs_messages(None)
     """Our own login, at an answer's head: True if a 401 is kept from the client. The request is
     sent again when the hook goes on, which it does after it has returned."""

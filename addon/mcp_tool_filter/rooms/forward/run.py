@@ -38,6 +38,7 @@ from urllib.parse import unquote, urlsplit
 
 import certifi
 
+from mcp_tool_filter.cli.programs import why_not_started
 from mcp_tool_filter.cli.whole_file import read_whole, whole_file
 from mcp_tool_filter.core.errors import InvalidOption, Mistake, StartError
 from mcp_tool_filter.core.http.urls import parse_origin
@@ -55,7 +56,6 @@ from mcp_tool_filter.rooms.clients.filtering import (
     Filtering,
     filtering_of,
 )
-from mcp_tool_filter.rooms.stdio.child import why_not_started
 
 _PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 _FROM_TERMINALS = ("SIGINT", "SIGQUIT")

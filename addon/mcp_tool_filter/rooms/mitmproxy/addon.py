@@ -72,7 +72,7 @@ from mcp_tool_filter.rooms.mitmproxy.options import (
 )
 from mcp_tool_filter.rooms.mitmproxy.selftest import refuse_other_mitmproxy
 from mcp_tool_filter.rooms.mitmproxy.views import FlowObserver
-from mcp_tool_filter.rooms.stdio.in_process import InnerClient
+from mcp_tool_filter.rooms.recordings.inner_client import InnerClient
 
 log = logging.getLogger(__name__)
 

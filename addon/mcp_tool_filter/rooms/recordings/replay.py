@@ -42,6 +42,7 @@ from mcp_tool_filter.core.process.site import Site, Surroundings
 from mcp_tool_filter.core.upstream.clients import JSON_BODY
 from mcp_tool_filter.core.upstream.target import Target, target_for
 from mcp_tool_filter.rooms.recordings.flow_dump import RecordedFlow, Recording, Said
+from mcp_tool_filter.rooms.recordings.inner_client import InnerClient
 from mcp_tool_filter.rooms.recordings.recorded_upstream import (
     ToolsUnknown,
     answers_nobody_asked_for,
@@ -57,7 +58,6 @@ from mcp_tool_filter.rooms.recordings.transcript import (
     Reported,
     Transcript,
 )
-from mcp_tool_filter.rooms.stdio.in_process import InnerClient
 
 _OURS_TO_SAY = (b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive")
 _JSON = (JSON_BODY,)

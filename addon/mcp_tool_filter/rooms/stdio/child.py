@@ -6,9 +6,7 @@ reaches it only once, through us. It shares our stderr; if it has a name, each l
 
 from __future__ import annotations
 
-import errno
 import os
-import re
 import select
 import signal
 import subprocess
@@ -20,6 +18,7 @@ from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.cli.options import ENTRY
+from mcp_tool_filter.cli.programs import why_not_started
 from mcp_tool_filter.core.errors import ConnectFailed
 
 if TYPE_CHECKING:
@@ -290,36 +289,6 @@ def _which(program: str, environment: Mapping[str, str]) -> str | None:
     from shutil import which  # slow to import, and seldom needed
 
     return which(program, path=environment.get("PATH"))
-
-
-def why_not_started(error: Exception, program: str, file: str) -> str:
-    """Return why a program cannot be started, and what would be right."""
-    if not program:
-        return "The command is empty"
-    if os.path.isdir(file):
-        return f"{program} is a folder, not a program"
-    if isinstance(error, FileNotFoundError):
-        if os.path.exists(file):
-            return f"Cannot run {program}: {_what_is_missing(file)}"
-        if re.match(r"https?://", program, re.IGNORECASE):
-            return f"Command not found: {program}. A URL comes after --upstream"
-        return f"Command not found: {program}"
-    if isinstance(error, PermissionError) and os.path.exists(file):
-        return f"Permission denied: {program} is not executable"
-    if isinstance(error, OSError) and error.errno == errno.ENOEXEC:
-        return f"{error.strerror}: {program}. A script's first line must name what runs it"
-    if isinstance(error, OSError):
-        return f"{error.strerror or error}: {program}"
-    return str(error)
-
-
-def _what_is_missing(program: str) -> str:
-    with suppress(OSError), open(program, "rb") as file:
-        first = file.readline(200)
-        if first.startswith(b"#!") and (words := first[2:].split()):
-            named = words[0].decode("utf-8", "backslashreplace")
-            return f"there is no {named}, which its first line names"
-    return "was it built for this system?"
 
 
 def _group_lives(group: int) -> bool:

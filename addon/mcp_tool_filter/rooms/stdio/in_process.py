@@ -1,10 +1,9 @@
-"""Peers that are in this process: they exchange values with the engine, and no bytes.
+"""An upstream in this process: it exchanges values with the engine, and no bytes.
 
     service.connect = InProcess(bridge.answer, budget.received).connect
 
-An upstream in this process is reached by nobody else. For the engine it is a connection like any
-other: what it answers is judged, it waits for clients that read slowly, and a client that leaves
-cancels its answer. ``InnerClient`` is a client: a replay asks with it.
+It is reached by nobody else. For the engine it is a connection like any other: what it answers is
+judged, it waits for clients that read slowly, and a client that leaves cancels its answer.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from mcp_tool_filter.core.sockets.served import AnswerRequest, ServedRequest
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from mcp_tool_filter.core.engine.exchange import Answer, Exchange
-    from mcp_tool_filter.core.engine.service import Asking, Host
+    from mcp_tool_filter.core.engine.exchange import Exchange
 
 
 class InProcess:
@@ -104,70 +102,6 @@ class _Asked(Upstream):
 def _head_of(status: int, fields: Fields) -> AnswerHead:
     """Return the same head for the same fields: what was decided on it is kept with it."""
     return AnswerHead(status, b"", fields)
-
-
-class InnerClient:
-    """A client of one request; it keeps the answer."""
-
-    is_slow = False
-    lacks_seat = False
-
-    def __init__(self, host: Host | None = None) -> None:
-        """Without a ``host``, the service must have an upstream in this process."""
-        self.host: Host = host or _NoHost()
-        self.answer: Answer | None = None
-        self.body = bytearray()
-        self.over = asyncio.Event()
-
-    def ask(self, exchange: Exchange, body: bytes) -> None:
-        """Ask for an exchange of ours."""
-        try:
-            exchange.begin()
-            if body:
-                exchange.take(body)
-            exchange.end_of_request()
-        except Exception as error:
-            exchange.fail(error)
-
-    def respond(self, answer: Answer, *, is_bare: bool) -> None:
-        self.answer = answer
-        self.body += b"" if is_bare else answer.body
-        self.over.set()
-
-    def stream(self, data: bytes, *, head: Answer | None = None, is_last: bool = False) -> None:
-        self.answer = head or self.answer
-        self.body += data
-        if is_last:
-            self.over.set()
-
-    def cut(self, _exchange: Exchange) -> None:
-        self.over.set()
-
-    def go_ahead(self) -> None:
-        """The body goes at once."""
-
-
-class _NoHost:
-    """The host of a client without a connection: what is said to it is not heard."""
-
-    own = peer = "127.0.0.1"
-    port = 0
-    is_tls = False
-
-    def send(self, _data: object) -> None:
-        """Do nothing."""
-
-    def connect(self, exchange: Asking) -> None:
-        exchange.unreachable("it has no connections")
-
-    def call_later(self, seconds: float, act: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_later(seconds, act)
-
-    def wake(self) -> None:
-        """Do nothing: what is ordered is carried out at once."""
-
-    hold = send
-    close = abort = wake
 
 
 def _ignore(_data: bytes) -> None:
