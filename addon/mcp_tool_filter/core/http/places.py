@@ -22,6 +22,10 @@ class PathMap:
         """Return the upstream's target for a client's, from which the prefix is gone already."""
         return target
 
+    def inward_of_whole(self, target: str) -> str | None:
+        """Do the same for a target with its prefix; None if that is another one."""
+        return target
+
     def outward(self, path: str) -> str:
         """Return our path for one of the upstream."""
         return path

@@ -50,7 +50,6 @@ from mcp_tool_filter.rooms.logins.metadata import (
     server_documents,
 )
 from mcp_tool_filter.rooms.logins.store import KeptRegistrations
-from mcp_tool_filter.rooms.serve.mount import split_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +238,7 @@ class Through:
         server = found.server
         issuers = {our_issuer(server.named, ours), our_issuer(server.issuer, ours)}
         places = {urlsplit(url).path for issuer in issuers for url in server_documents(issuer)}
-        if (mount := self.listener.mount).prefix:
-            places = {mount.inward(split[1]) for one in places if (split := split_target(one))}
-        if path not in places:
+        if path not in map(self.listener.mount.inward_of_whole, places):
             return NOT_FOUND
         return json_answer(200, self._sides(ours).server_metadata(server.document))
 

@@ -91,6 +91,10 @@ class Mount(PathMap):
             return document[1] + self._theirs.removesuffix("/") + mark + query
         return target
 
+    def inward_of_whole(self, target: str) -> str | None:
+        split = split_target(target)
+        return self.inward(split[1]) if split is not None else None
+
     def outward(self, path: str) -> str:
         """Return our path for one of the upstream."""
         plain, mark, query = path.partition("?")
