@@ -28,6 +28,7 @@ _UNSTEADY = (
     (re.compile(r"\b\d+(?:\.\d+)?( ?)(ms|s|µs|min)\b"), r"#\1\2"),
     (re.compile(r"\b\d+(?:\.\d+)?(k?b)\b"), r"#\1"),  # as mitmweb writes sizes
     (re.compile(r"(mitmproxy|reverse:http://\S+@) ?[\d.]+"), r"\1#"),
+    (re.compile(r"^\d+\.\d+$", re.MULTILINE), "#"),  # milliseconds, as our page writes them
     (re.compile(r"\b[0-9a-f]{16,}\b"), "#"),
 )
 

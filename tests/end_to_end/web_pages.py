@@ -33,12 +33,13 @@ class Client:
 
     port: int
     answers: list[Any] = field(default_factory=list)
+    path: str = "/mcp"
 
     def ask(self, method: str, **params: object) -> Any:
         message = {"jsonrpc": "2.0", "id": len(self.answers), "method": method, "params": params}
         kinds = "application/json, text/event-stream"
         how = {"Content_Type": "application/json", "Accept": kinds}
-        text = asked(self.port, "POST", "/mcp", json.dumps(message), **how)[1]
+        text = asked(self.port, "POST", self.path, json.dumps(message), **how)[1]
         self.answers.append(json.loads(text))
         return self.answers[-1]
 

@@ -37,7 +37,7 @@ _STYLES = (
     (re.compile(r"`([^`]+)`"), Colour.GREEN),
 )
 _LINK = re.compile(r"\[([^\[\]]+)\]\(([^()]+)\)")
-_COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)
+_UNSEEN = re.compile(r"^(?:<!--.*?-->|!\[[^\]]*\]\([^)]*\))\n", re.MULTILINE | re.DOTALL)
 _LIST = re.compile(r"( *)([*-]|\d+\.) +")
 
 
@@ -77,7 +77,7 @@ def _page(text: str) -> bool:
 def render(page: str, width: int, *, is_terminal: bool) -> str:
     """Return a page of Markdown as text of this width."""
     lines: list[str] = []
-    for block in _blocks(_COMMENT.sub("", page)):
+    for block in _blocks(_UNSEEN.sub("", page)):
         lines += [] if block[0].strip() else [""]
         lines += _render_block(block, width)
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n")
