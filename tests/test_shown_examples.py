@@ -24,7 +24,7 @@ from tests.clones import clone_into
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.proxy import REPOSITORY
 from tests.proxy import tool as started_tool
-from tests.shown import shown_commands
+from tests.shown import Block, blocks, shown_commands
 from tests.stdio_client import filtered, upstream
 
 _OURS = re.compile(r"(?:[A-Z_]+=\S+ )?mcp-tool-filter(?: |$)")
@@ -129,6 +129,13 @@ async def test_shown_examples_with_mitmproxy_work(line: str, folder: Path, clone
         started = started_tool(name, *words, home=folder, environment=of_the_clone(clone))
         async with started as it:
             await it.says("Tools: 2, of which 1 denied, 1 exposed")
+
+
+@pytest.mark.parametrize("block", [one for one in blocks() if one.kind == "console"])
+def test_what_an_example_prints_is_what_is_shown(block: Block, tmp_path: Path) -> None:
+    [line] = block.lines
+    _, _, output = block.text.partition("\n")
+    assert run(*shlex.split(line)[1:], home=tmp_path).stdout == output
 
 
 def test_each_command_that_is_shown_is_run_or_has_a_mark() -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.browser import Page
 from tests.end_to_end.web_pages import PASSWORD, Client, Web, open_flow, running_demo
 from tests.pictures import check_picture
 from tests.stdio_client import filtered, upstream
+
+pytestmark = pytest.mark.rest
 
 
 def test_the_picture_of_mitmweb(web: Web, page: Page) -> None:
