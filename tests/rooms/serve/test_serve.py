@@ -299,11 +299,13 @@ def test_two_servers_of_one_origin_cannot_be_reached_through_each_other(
             assert "result" in one.calls("read_file")
             for path in (
                 "/two/one/mcp", "/two/one/sse", "/two/one/mcp?set=1", "/two/mcp/", "/two/mcp?a=1",
-                "/one/mcp?set=2", "/two/", "/two/one/mcp/", "/two/messages?sessionId=1",
+                "/two/", "/two/one/mcp/", "/two/messages?sessionId=1",
             ):  # fmt: skip
                 for method in ("POST", "GET", "DELETE", "OPTIONS"):
                     answer = it.send(method, path, INITIALIZE if method == "POST" else b"")
                     assert answer.status == 404, (path, method, answer)
+            # The operator's query wins, so this is the same server with the same policy.
+            assert it.send("POST", "/one/mcp?set=2", INITIALIZE).status == 200
             file = it.file.read_text()
             it.reads(file.replace('deny = "^delete_"', 'deny = "^read_"'), "one: SIGHUP: ")
             assert (one.tools(), two.tools()) == (["delete_file"], ["b"])
