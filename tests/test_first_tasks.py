@@ -78,10 +78,14 @@ def script_of(section: str) -> str:
 
 
 def on_free_ports(script: str) -> str:
-    """Let the script use ports that no other test uses."""
+    """Let the script use ports of its own, and wait as long as a busy machine needs."""
     ours, theirs = free_port(), free_port()
     script = script.replace("6280", str(theirs))
-    return script.replace("--read-only &", f"--read-only --port {ours} &")
+    script = script.replace("--read-only &", f"--read-only --port {ours} &")
+    for port in (theirs, ours):
+        listens = f"(: < /dev/tcp/127.0.0.1/{port}) 2> /dev/null"
+        script = script.replace("sleep 3", f"until {listens}; do sleep 0.2; done", 1)
+    return script
 
 
 def test_each_task(clone: Path, tmp_path: Path) -> None:
