@@ -327,6 +327,7 @@ class Exchange(Steps):
 
     def _admit(self) -> None:
         service, head = self.service, self.head
+        # In the order of cost: a crowd is turned away before anything of it is read or held.
         if service.seats is not None and service.seats.standing and self.down.lacks_seat:
             return self._refuse(503, FULL, "max_clients", _RETRY)
         if service.shares_seats and service.is_crowded:
@@ -359,7 +360,7 @@ class Exchange(Steps):
         is_large = status == 413
         why = Why.OVERSIZED if is_large else Why.FORBIDDEN
         self.service.listener.tell_refused(Reply(said, Reason(why, detail=detail)), self)
-        if status == 503:
+        if status == 503:  # its connection is what others wait for
             self.head.keeps = False
         self.reply(Answered(status, said), with_cors=is_large, fields=fields)
 
@@ -397,10 +398,11 @@ class Exchange(Steps):
 
     def _judged(self, outcome: Passed | Answered) -> None:
         if isinstance(outcome, Answered):
+            # In the older transport a POST is only accepted; what answers it goes on the stream.
             if outcome.stream and outcome.body and outcome.stream.reply(outcome.body):
                 outcome = Answered(202)
             return self.reply(outcome)
-        if self.service.is_ending:
+        if self.service.is_ending:  # since: the decision may have waited
             return self.judge()
         asked = self.asked = outcome.exchange
         if outcome.body is not None:
@@ -426,7 +428,7 @@ class Exchange(Steps):
     def _send(self, most_idle: float | None = None) -> None:
         """Send the request; also once more, with another token or on another connection."""
         self.answer, self.is_answered = None, False
-        self._came.take()
+        self._came.take()  # of an answer that the client does not get
         self.phase = Phase.ASKING
         self.most_idle = self.service.limits.young if most_idle is None else most_idle
         connect = self.service.connect if self.address is None else None
@@ -449,13 +451,13 @@ class Exchange(Steps):
         self.guarded(self.lose, why)
 
     def _ask(self, up: Upstream) -> None:
-        if self.is_over:
+        if self.is_over:  # the client has left while we connected; another one can use it
             return up.idle()
         self.up = up
         self.tries += 1
         asked = self.asked
         if asked and b"authorization" in asked.head.names.places and logs_connection_in(self):
-            up.owner = self.down.host
+            up.owner = self.down.host  # nobody else may ask on it from now on
         head = self.rendered_head() if self.out_head is None else self.out_head
         up.begin(self, head=head, method=self.head.method, body=self.body)
         if self.down.is_slow:
@@ -470,6 +472,8 @@ class Exchange(Steps):
         self.up = None
         if self.is_over:
             return None
+        # Servers close idle connections, perhaps just as we send. Whether they have read it nobody
+        # knows: so only what may be done twice is sent again, on a connection that is new.
         if was_idle and self.answer is None and self.tries < 2 and may_be_repeated(self):
             return self._send(most_idle=0.0)
         return self.lose("the upstream closed the connection")
@@ -480,6 +484,7 @@ class Exchange(Steps):
             return None
         self.why = why
         self.service.suspect()
+        # What came before the loss and still waits for a decision is the client's: it gets it.
         if self.stream is not None and self.stream.waits_after_loss():
             return self._let_go(keeps_stream=True)
         replies: tuple[bytes, ...] = ()
@@ -511,7 +516,7 @@ class Exchange(Steps):
     def on_answer(self, head: AnswerHead, body: bytes) -> None:
         """Take a whole answer."""
         course, self.is_answered = self._course, True
-        self.on_head(head, body)
+        self.on_head(head, body)  # which may answer the client itself, or ask once more
         if course == self._course and self.answer is not None and self.stream is None:
             self.on_end()  # a stream ends itself, perhaps when another addon has looked at it
 
@@ -645,7 +650,7 @@ class Exchange(Steps):
             return None
         self._let_go()
         self.phase, self.outcome = Phase.DECIDING, outcome
-        self._course += 1
+        self._course += 1  # what was waited for until now no longer counts
         answer = self.answer = Answer(answered.status, body=answered.body)
         if answered.body:
             fields = ((b"content-type", answered.content_type.encode()), *fields)

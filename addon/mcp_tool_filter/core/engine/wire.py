@@ -165,14 +165,18 @@ _TOKEN = HTTP_TOKEN.encode()
 FIELD: Final = re.compile(rb"%b+:[^\0-\x08\x0a-\x1f\x7f]*" % _TOKEN)
 """A field as it may be written, without its line end."""
 _FIELD_LINES = re.compile(rb"(?:%b+:[^\0-\x08\x0a-\x1f\x7f]*\r\n)*" % _TOKEN)
+# Exactly one space each: a reader that splits at every space would find another target.
 _REQUEST_LINE = re.compile(rb"(%b+) ([!-~]+) HTTP/1\.([01])" % _TOKEN)
 _REQUEST_SO_FAR = re.compile(rb"%b{0,64}(?: [!-~]*(?: [HTP/1.0]{0,8})?)?\r?" % _TOKEN)
 _ABSOLUTE = re.compile(r"https?://([^/?#@\\]+)([/?][^#]*)?", re.IGNORECASE)
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t -~\x80-\xff]*))?")
 _STATUS_SO_FAR = re.compile(rb"[HTP/1.0]{0,8}(?: [0-9]{0,3}(?: [\t -~\x80-\xff]*)?)?\r?")
+# LF or CR alone, a folded line, a NUL: some readers end a line there and others do not.
 _BARE = re.compile(rb"(?<!\r)\n|\r(?=[^\n])|\n[ \t]|\0")
+# So few digits mean the same in 64 bits and in a double. (int() would also read "+1" and "1_0".)
 LENGTH = re.compile(rb"[0-9]{1,15}").fullmatch
 _DATE = re.compile(rb"[!-~](?:[ -~]*[!-~])?").fullmatch
+# So few digits fit in 32 bits: no reader cuts off the first ones, and none sees another size.
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\0-\x08\x0a-\x1f\x7f]*)?\r\n")
 _TRAILERS = re.compile(rb"(?:%b+:[^\0-\x08\x0a-\x1f\x7f]*\r\n)*\r\n" % _TOKEN)
 _TAB_IN_FRAMING = re.compile(rb"\r\n(?:content-length|transfer-encoding):[^\r\t]*\t", re.IGNORECASE)
@@ -210,7 +214,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         self._has_ended = False
 
     def receive(self, data: bytes) -> None:
-        if self.unread:
+        if self.unread:  # only what is left is copied, not what was read already
             data = self.unread[self._at :] + data
             self._searched -= self._at
             self._at = 0
@@ -316,6 +320,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         if at != self._at:
             self._read_to(at)
             buffer, at = self.unread, self._at
+        # Three bytes back: the end may have begun with the bytes before.
         end = buffer.find(b"\r\n\r\n", max(at, self._searched - 3))
         if end < 0:
             if at < len(buffer):
@@ -359,6 +364,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         """Return a head, perhaps a remembered one with another length and date."""
         if self._last is not None and self._last[0] == block:
             return self._last[1].again()
+        # Text between, then name and value of each field that varies: so every third is a value.
         parts: list[bytes] = self._varies.split(block)
         values = parts[2::3]
         if len(block) > self._limits.longest_kept or len(values) > 2:
@@ -485,6 +491,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         found = _CHUNK.match(self.unread, self._at)
         if found is None:
             rest = self.unread[self._at :]
+            # A line that has ended is wrong now; one that never ends would be kept for ever.
             if len(rest) > self._limits.head // 16 or b"\n" in rest:
                 raise Fault("not a chunk")
             return False
@@ -496,7 +503,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
 
     def _end_chunk(self) -> bool:
         end = self.unread[self._at : self._at + 2]
-        if not b"\r\n".startswith(end):
+        if not b"\r\n".startswith(end):  # a reader that skips to the next line would hide bytes
             raise Fault("a chunk that is longer than announced")
         if len(end) < 2:
             return False
@@ -515,6 +522,7 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
                 if len(buffer) - at > self._limits.head:
                     raise Fault("trailers that are too long")
                 return None
+        # Nobody gets them: a reader that takes them for fields of the head could frame it anew.
         if not _TRAILERS.fullmatch(buffer, at, end):
             raise Fault("not trailers")
         self._read_to(end)
@@ -569,6 +577,7 @@ class AnswerWire(Wire[AnswerHead]):
             self.state = "switched" if head.status == 101 else "head"
             return
         self._interim = 0
+        # In this order (RFC 9112, 6.3): what such an answer says of its length is not its framing.
         if self.asked == "HEAD" or head.status in NO_BODY:
             self.state = "end"
         elif head.length is None and not head.is_chunked:
@@ -583,6 +592,7 @@ def _split(block: bytes) -> tuple[bytes, Fields]:
     line, _, rest = block.partition(b"\r\n")
     if not rest:
         return line, ()
+    # A space before the colon, or a line without one: some readers skip it, others read a field.
     if not _FIELD_LINES.fullmatch(rest + b"\r\n"):
         raise Fault("not a field")
     if b"\t" in rest and _TAB_IN_FRAMING.search(block):  # not every reader strips it
@@ -597,11 +607,12 @@ def _frame(head: RequestHead | AnswerHead) -> None:
     names_upgrade = has_upgrade = False
     for name, value in head.fields:
         match name.lower():
-            case b"content-length":
+            case b"content-length":  # not even twice the same: readers differ
                 if head.length is not None or not LENGTH(value):
                     raise Fault("not one Content-Length")
                 head.length = int(value)
             case b"transfer-encoding":
+                # Who does not know a coding, or speaks HTTP/1.0, takes the body for the next head.
                 if head.is_chunked or value.lower() != b"chunked" or not head.is_11:
                     raise Fault("a transfer coding other than chunked")
                 head.is_chunked = True
@@ -613,7 +624,7 @@ def _frame(head: RequestHead | AnswerHead) -> None:
                 has_upgrade = True
             case b"expect" if isinstance(head, RequestHead):
                 head.expects = head.is_11 and value.lower() == b"100-continue"
-    if head.is_chunked and head.length is not None:
+    if head.is_chunked and head.length is not None:  # how most requests are smuggled
         raise Fault("two framings")
     if isinstance(head, RequestHead):
         # Without the word in Connection the field means nothing (RFC 9110, 7.8), and is dropped.
