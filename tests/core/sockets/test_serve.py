@@ -141,6 +141,19 @@ async def test_a_surplus_client_gets_one_error_and_a_seat_when_there_is_one() ->
     assert most_clients(1024) == 438
 
 
+async def test_a_client_that_resets_its_connection_is_no_error_of_ours() -> None:
+    async with filtered() as (_, running, client):
+        await client.ask(post(LIST))
+        theirs = socket.create_connection(("127.0.0.1", running.port))
+        await until(lambda: len(running.server.all) == 2)
+        own = theirs.getsockname()[1]
+        [open_one] = [one for one in running.server.all if one.port == own]
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        theirs.close()
+        open_one.close()  # before asyncio has seen the reset
+        await until(lambda: len(running.server.all) == 1)
+
+
 async def test_a_client_may_read_its_last_answer_slowly(tmp_path: Path) -> None:
     long = b'{"jsonrpc":"2.0","id":1,"result":{"x":"%b"}}' % (b"x" * 8_000_000)
 

@@ -476,7 +476,8 @@ class ClientConnection(_Connection):
         self.flush()
         self._transport.resume_reading()
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            with suppress(OSError):  # the client has reset the connection meanwhile
+                self._transport.write_eof()
         self._wait_for_the_client(self.unsent, 0.0)
 
     def _wait_for_the_client(self, unsent: int, stalled: float) -> None:
