@@ -14,7 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mcp_tool_filter.core.errors import ConnectFailed
+from mcp_tool_filter.cli.commands import look
+from mcp_tool_filter.core.errors import ConnectFailed, StartError
 from mcp_tool_filter.rooms.clients.files import Whereabouts, places
 from mcp_tool_filter.rooms.rules import scripts
 from mcp_tool_filter.rooms.rules.rule_effects import EffectFailed, RunScript
@@ -74,6 +75,39 @@ print(len(names))
 """
     said = subprocess.check_output([sys.executable, "-c", script], env=env_of(tmp_path), text=True)
     assert int(said.split()[-1]) > 200
+
+
+def test_nothing_of_ours_asks_for_them_at_all(tmp_path: Path) -> None:
+    """In a new process without them. (urwid, which shows the list of ``pick``, needs them here; on
+    Windows it has another way.)"""
+    script = """
+import pkgutil, sys
+from importlib import import_module
+from tests.windows import hide_modules
+hide_modules()
+import jsregex, mcp_tool_filter
+failed = {}
+for package in (jsregex, mcp_tool_filter):
+    for one in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        try:
+            one.name.endswith("__main__") or import_module(one.name)
+        except ImportError as error:
+            failed[one.name] = str(error)
+print(failed)
+"""
+    said = subprocess.check_output([sys.executable, "-c", script], env=env_of(tmp_path), text=True)
+    assert said == "{'mcp_tool_filter.cli.picker': \"No module named 'fcntl'\"}\n"
+
+
+def test_a_list_that_cannot_be_shown_is_an_error_that_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "mcp_tool_filter.cli.picker", None)
+    monkeypatch.setattr(look, "is_terminal", lambda _stream: True)
+    with pytest.raises(StartError) as raised:
+        look.choose([look.Tool("a", 1, "")])
+    assert str(raised.value).splitlines()[0] == "Error: The tools cannot be shown in this terminal"
+    assert "pick --names a,b" in str(raised.value)
 
 
 @each_row(

@@ -316,8 +316,11 @@ def choose(tools: Sequence[Tool]) -> list[str] | None:
         raise UsageError("pick needs a terminal", why=why)
     if not tools:
         raise UsageError("The server has no tools", why="There is nothing to hide")
-    from mcp_tool_filter.cli.picker import pick  # the screen takes long to import
-
+    try:
+        from mcp_tool_filter.cli.picker import pick  # the screen takes long to import
+    except ImportError as error:  # what it needs of the system is missing
+        why = f"{error}. Name the tools: pick --names a,b, or wrap --deny PATTERN"
+        raise UsageError("The tools cannot be shown in this terminal", why=why) from None
     hidden = pick(tools)
     if hidden:
         _say_what_it_saves(hidden, tools)
