@@ -65,7 +65,7 @@ class Cursor:
 
     @property
     def servers(self) -> str:
-        return self.default.read_text()
+        return self.default.read_text() if self.default.exists() else ""
 
     @contextmanager
     def client(self, name: str) -> Iterator[StdioClient]:
@@ -275,9 +275,27 @@ def test_all_entries_become_one_and_come_back(it: Cursor) -> None:
         again = it.wrap(it.default, server="--all")
         assert "Nothing to do" in again.err
         rows = json.loads(it.typed("status", "--json", status=0).out)
-        assert [one["name"] for one in rows] == ["files", "linear", "mcp-tool-filter"]
+        names = [one["name"] for one in rows]
+        assert names == ["files", "linear", "mcp-tool-filter", "merged"]
         it.unwrap("--all")
         assert (it.text, it.servers) == (before, "")
+
+
+def test_an_entry_that_was_wrapped_later_beside_the_one_for_all_comes_back_too(it: Cursor) -> None:
+    before = it.text
+    it.typed("wrap", "cursor", "--all", "--into", it.default, "--yes", "--deny", "^delete_")
+    listed = json.loads(it.text.replace("// mine", "").replace("// both", ""))
+    words = [UPSTREAM, "--tools", "a,b"]
+    listed["mcpServers"]["late"] = {"command": sys.executable, "args": words}
+    it.file.write_text(json.dumps(listed))
+    it.typed("wrap", "cursor", "late", "--deny", "^a", "--yes")
+    it.typed("unwrap", "--all", "--yes")
+    restored = json.loads(it.text)["mcpServers"]
+    assert restored.pop("late") == {"command": sys.executable, "args": words}
+    assert (
+        restored == json.loads(before.replace("// mine", "").replace("// both", ""))["mcpServers"]
+    )
+    assert not it.default.exists()
 
 
 def test_entries_that_were_moved_one_by_one_become_one_too(it: Cursor) -> None:
@@ -375,4 +393,4 @@ def test_entries_in_other_languages_become_one_and_come_back(
         assert it.leaves() == 0
     assert "Nothing to do" in typed("wrap", client, *words).err
     typed("unwrap", client, "--all", "--yes")
-    assert (file.read_text(), servers.read_text()) == (before, "")
+    assert (file.read_text(), servers.exists()) == (before, False)

@@ -22,12 +22,13 @@ from mcp_tool_filter.cli.options import ENTRY
 from mcp_tool_filter.cli.terminal import Colour, is_terminal, paint, say
 from mcp_tool_filter.core.errors import StartError, safe_lines
 from mcp_tool_filter.core.policy.snapshot import shown
-from mcp_tool_filter.rooms.clients import entries, files, moving
+from mcp_tool_filter.rooms.clients import entries, files, moving, one_entry
 from mcp_tool_filter.rooms.clients.entries import ServerEntry
 from mcp_tool_filter.rooms.clients.files import BadFile, ClientFile, EditedFile
 from mcp_tool_filter.rooms.clients.filtering import Filtered, filtering_of
 from mcp_tool_filter.rooms.clients.listed import ListedServer, Moved, find_servers
 from mcp_tool_filter.rooms.clients.moving import ServersFile
+from mcp_tool_filter.rooms.clients.one_entry import ClientChange
 from mcp_tool_filter.rooms.secrets.shown import secrets_in_words
 
 _MOST_TRIES = 20
@@ -66,6 +67,14 @@ class Changes:
         self._read: dict[Path, ServersFile] = {}
         self._texts: dict[Path, str] = {}
         """What each file of servers shall say before the clients' files are saved."""
+        self._whole: dict[Path, ClientChange] = {}
+        """Files of clients in which one entry starts all servers, or did."""
+        self._later: dict[Path, str] = {}
+        """What files of servers shall say after that, because such an entry is gone."""
+
+    @property
+    def has_some(self) -> bool:
+        return bool(self.all or self._whole)
 
     def text_of(self, file: ServersFile) -> str:
         self._read.setdefault(file.path, file)
@@ -76,6 +85,18 @@ class Changes:
         self.text_of(file)
         self._texts[file.path] = text
 
+    def replace_all(self, one: ClientChange) -> None:
+        """Let a client's file have one entry for all servers instead of one each."""
+        self._whole[one.client.place.file] = one
+
+    def bring_back(self, one: ListedServer, file: ServersFile) -> None:
+        """Let a client's file have all its entries again, for the one that starts them."""
+        self._read.setdefault(file.path, file)
+        text = self._later.get(file.path, file.text)
+        change = one_entry.without_one(one.file, one.name, file, text, one.origin)
+        self._later[file.path] = change.sections
+        self._whole[one.place.file] = change
+
     def is_leaving(self, one: ListedServer) -> bool:
         """Tell whether an entry starts no section, or another one, from now on."""
         changed = next((each for each in self.all if each.key == one.key), None)
@@ -85,7 +106,8 @@ class Changes:
         """Show the changes, ask, and save; return the exit status."""
         servers = self._servers_after()
         clients = {path: self._text_after(path, list(found)) for path, found in self._by_file()}
-        is_same = all(text == self._first(path).file.text for path, text in clients.items())
+        clients |= {path: one.text for path, one in self._whole.items()}
+        is_same = all(text == self._before(path) for path, text in clients.items())
         if is_same and all(text == self._read[path].text for path, text in servers.items()):
             for one in self.all:
                 place = one.listed.place
@@ -124,6 +146,10 @@ class Changes:
     def _first(self, path: Path) -> ListedServer:
         return next(one.listed for one in self.all if one.listed.place.file == path)
 
+    def _before(self, path: Path) -> str:
+        whole = self._whole.get(path)
+        return whole.client.text if whole else self._first(path).file.text
+
     def _text_after(self, path: Path, found: Iterable[Change]) -> str:
         text = self._first(path).file.text
         for one in found:
@@ -133,7 +159,7 @@ class Changes:
 
     def _servers_after(self) -> dict[Path, str]:
         """Return what each file of servers says at the end: without what nobody needs."""
-        texts = dict(self._texts)
+        texts = self._texts | self._later
         for one in self.all:
             old, new = one.listed.moved(), one.section
             if old is None or (new and (new.file.path, new.name) == (old.file.path, old.name)):
@@ -164,6 +190,8 @@ class Changes:
         try:
             for _, found in self._by_file():
                 _save(found)
+            for one in self._whole.values():
+                one.client.save(one.text, original=one.original)
         except BaseException:
             for path, file in saved.items():
                 file.save(self._read[path].text)
@@ -184,16 +212,20 @@ class Changes:
             is_into = one.section is not None and one.section.file.path == path
             if is_into and one.section and any(_secrets_in(one.section.original)):
                 mode &= stat.S_IMODE(os.stat(one.listed.place.file).st_mode)
+        for whole in self._whole.values():
+            if whole.servers.path == path:
+                mode &= stat.S_IMODE(os.stat(whole.client.place.file).st_mode)
         return mode
 
     # What people read
 
     def _diff(self, clients: Mapping[Path, str], servers: Mapping[Path, str]) -> str:
-        edits = [(self._first(path).file.text, text, str(path)) for path, text in clients.items()]
+        edits = [(self._before(path), text, str(path)) for path, text in clients.items()]
         edits += [(self._read[path].text, text, str(path)) for path, text in servers.items()]
         # The lines around the change, or the same line, may be about other servers.
         known = [one.listed.file.whole() for one in self.all]
         known += [one.entry for one in self.all]
+        known += [one.client.whole() for one in self._whole.values()]
         for path, text in servers.items():
             both = (moving.servers_in(self._read[path].text), moving.servers_in(text))
             known += [{"all": one} for one in both]
@@ -208,14 +240,15 @@ class Changes:
                 say(f"Warning: {place.file} may be shared, and {only}")
 
     def _say_what_now(self) -> None:
-        for path, _ in self._by_file():
+        for path in [*dict(self._by_file()), *self._whole]:
             say(f"Saved {path}")
             if (kept := files.backup_of(path)).exists():
                 say(f"The file without the filter is kept at {kept}")
         wrapped = [one for one in self.all if one.after.is_undoable]
-        if not wrapped:
+        all_at_once = [one.client.place.client for one in self._whole.values() if one.original]
+        clients = list(dict.fromkeys(one.listed.place.client for one in wrapped)) or all_at_once
+        if not clients:
             return
-        clients = list(dict.fromkeys(one.listed.place.client for one in wrapped))
         undo = ["mcp-tool-filter", "unwrap"]
         if len(clients) == 1:
             undo += [clients[0], wrapped[0].listed.name if len(wrapped) == 1 else "--all"]

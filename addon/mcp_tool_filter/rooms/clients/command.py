@@ -9,9 +9,7 @@ import asyncio
 import json
 import os
 import re
-import shlex
 import shutil
-import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -46,7 +44,7 @@ from mcp_tool_filter.core.errors import StartError, UnsetVariable
 from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.process.start import refuse_start
 from mcp_tool_filter.rooms.clients import entries, moving, one_entry
-from mcp_tool_filter.rooms.clients.changes import Change, Changes, agrees, diff_of
+from mcp_tool_filter.rooms.clients.changes import Change, Changes
 from mcp_tool_filter.rooms.clients.entries import ServerEntry
 from mcp_tool_filter.rooms.clients.files import BadFile
 from mcp_tool_filter.rooms.clients.filtering import (
@@ -381,23 +379,35 @@ def wrap_as_one(
     *,
     asked: Asked | None = None,
 ) -> int:
-    """Move all entries into a file of servers, and leave one that starts all of them."""
+    """Move all entries into a file of servers, and leave one for each client that starts all."""
     groups: dict[Path, list[ListedServer]] = {}
     for one in found:
-        groups.setdefault(one.place.file, []).append(one)
-    return max(_wrap_file(one, parse_flags(flags), typed, how, asked) for one in groups.values())
+        if not _starts_all(one):
+            groups.setdefault(one.place.file, []).append(one)
+    if not groups:
+        say(f"Nothing to do: {found[0].place.file} starts all servers with one entry")
+        return 0
+    changes, wanted, is_all = Changes(typed), parse_flags(flags), True
+    shared = _share([one for group in groups.values() for one in group], wanted, typed, changes)
+    for group in groups.values():
+        is_all = _wrap_file(group, wanted, typed, how, changes, shared) and is_all
+    _say_what_is_hidden(changes, asked, is_named=False)
+    changes.all = []  # their entries are gone
+    return changes.carry_out() or (0 if is_all else 1)
 
 
 def _wrap_file(
-    found: Sequence[ListedServer], wanted: Given, typed: Given, how: How, asked: Asked | None
-) -> int:
-    group = {one.name: one for one in found if not _starts_all(one)}
-    if not group:
-        say(f"Nothing to do: {found[0].place.file} starts all servers with one entry")
-        return 0
-    path, listed = typed["into"][-1], next(iter(group.values()))
-    servers, changes = ServersFile.read(path), Changes(typed)
-    shared = _share(list(group.values()), wanted, typed, changes)
+    found: Sequence[ListedServer],
+    wanted: Given,
+    typed: Given,
+    how: How,
+    changes: Changes,
+    shared: Mapping[str, object],
+) -> bool:
+    """Leave one entry in a client's file; tell whether all the others have moved."""
+    group = {one.name: one for one in found}
+    path, listed = typed["into"][-1], found[0]
+    servers = ServersFile.read(path)
     process: list[str] = []
 
     def move(name: str, entry: ServerEntry, text: str) -> str:
@@ -417,7 +427,6 @@ def _wrap_file(
         moved = Moved(servers, section, entry, text)
         with suppress(UnsetVariable):  # the client may know it
             settings_in(moved)
-        changes.rewrite(servers, text)
         changes.all.append(Change(one, one.entry, moved))
         process.extend(word for word in own if word not in process)
         return text
@@ -427,8 +436,9 @@ def _wrap_file(
     change, is_all = one_entry.with_one(
         listed.file, originals, words, servers, changes.text_of(servers), move, process
     )
-    _say_what_is_hidden(changes, asked, is_named=False)
-    return _save_all(listed, change, typed) or (0 if is_all else 1)
+    changes.rewrite(servers, change.sections)
+    changes.replace_all(change)
+    return is_all
 
 
 def _starts_all(listed: ListedServer) -> bool:
@@ -437,48 +447,6 @@ def _starts_all(listed: ListedServer) -> bool:
 
 def _is_ours(listed: ListedServer) -> bool:
     return listed.is_undoable or _starts_all(listed)
-
-
-def _unwrap_one(listed: ListedServer, typed: Given) -> int:
-    """Bring all entries back for the one that starts them."""
-    default = default_file(os.environ, may_be_missing=True) or ""
-    servers = ServersFile.read(one_entry.file_of(listed.entry, default) or default)
-    change = one_entry.without_one(listed.file, listed.name, servers, listed.origin)
-    return _save_all(listed, change, typed)
-
-
-def _save_all(listed: ListedServer, change: one_entry.ClientChange, typed: Given) -> int:
-    """Show a change of all entries of a file, and save it. The sections are there first."""
-    before, after = change.servers.text, change.sections
-    edits = [
-        (listed.file.text, change.text, str(listed.place.file)),
-        (before, after, str(change.servers.path)),
-    ]
-    tables = [{"all": moving.servers_in(text)} for text in (before, after)]
-    print(diff_of(edits, [listed.file.whole(), *tables]), flush=True)
-    if "dry-run" in typed:
-        return 0
-    if "yes" not in typed and not agrees():
-        say("Nothing changed")
-        return 1
-    mode = stat.S_IMODE(os.stat(listed.place.file).st_mode)
-    is_undone = len(after) < len(before)
-    saved = change.servers if is_undone else change.servers.save(after, mode=mode)
-    original = None if is_undone else listed.file.text
-    try:
-        listed.file.save(change.text, original=original)
-    except BaseException:
-        if not is_undone:
-            saved.save(before)
-        raise
-    if is_undone:
-        change.servers.save(after)
-    say(f"Saved {change.servers.path}")
-    say(f"Saved {listed.place.file}")
-    if not is_undone:
-        undo = ["mcp-tool-filter", "unwrap", listed.place.client, "--all"]
-        say(f"Restart {listed.place.client}. Undo: {shlex.join(undo)}")
-    return 0
 
 
 def _refuse_to_show(changes: Changes, typed: Given) -> None:
@@ -508,13 +476,17 @@ def unwrap_all(found: Sequence[ListedServer], typed: Given) -> int:
         return 0
     changes, status = Changes(typed), 0
     known = set()
+    whole = {one.place.file for one in found if _starts_all(one)}
+    later = [one.key for one in found if one.place.file in whole and not _starts_all(one)]
     for listed in found:
-        if listed.key in known:  # two clients read the same file
+        if listed.key in known or listed.key in later:  # two clients read the same file
             continue
         known.add(listed.key)
         try:
             if _starts_all(listed):
-                status = _unwrap_one(listed, typed) or status
+                default = default_file(os.environ, may_be_missing=True) or ""
+                path = one_entry.file_of(listed.entry, default) or default
+                changes.bring_back(listed, ServersFile.read(path))
             else:
                 changes.all.append(Change(listed, listed.original()))
         except StartError as error:
@@ -522,7 +494,9 @@ def unwrap_all(found: Sequence[ListedServer], typed: Given) -> int:
                 raise
             say(f"Warning: {listed.name} stays as it is: {error.one_line}")
             status = 1
-    return (changes.carry_out() if changes.all else 0) or status
+    status = (changes.carry_out() if changes.has_some else 0) or status
+    rest = [one for one in find_servers() if one.key in later]
+    return status or (unwrap_all(rest, typed) if rest else 0)
 
 
 def _settings_for(listed: ListedServer, flags: Sequence[str], patience: str = "") -> Settings:

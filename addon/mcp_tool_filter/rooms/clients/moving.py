@@ -248,7 +248,8 @@ class ServersFile:
         return (self.raw or b"").decode()
 
     def save(self, text: str, *, mode: int = 0o777) -> ServersFile:
-        """Replace the file, which is made for its user only if it is missing; ``mode`` is the most
+        """Replace the file, which is made for its user only if it is missing, and removed if it is
+        to say nothing; ``mode`` is the most
         that others may do with it. Raises BadServersFile if somebody has edited it meanwhile."""
         new = text.encode()
         try:
@@ -257,6 +258,9 @@ class ServersFile:
                 if is_ours := not self.path.exists():
                     with whole_file(self.path) as file:
                         file.write(new)
+            elif not text:  # nobody's words are left in it
+                if is_ours := self.path.read_bytes() == self.raw:
+                    self.path.unlink()
             else:
                 before = stat.S_IMODE(self.path.stat().st_mode)
                 if before & ~mode:

@@ -30,6 +30,8 @@ class ClientChange:
     text: str
     servers: ServersFile
     sections: str
+    original: str | None = None
+    """The client's file without the filter, to be kept as its backup."""
 
 
 def file_of(entry: ServerEntry, default: str) -> str | None:
@@ -70,7 +72,8 @@ def with_one(
     model = next((found[one] for one in moved if not entries.url_of(found[one])), found[moved[0]])
     entry = moving.entry_for(_plain(model), [*words, *more])
     entry = entries.with_key(entry, ListedServer(client, free, entry).mark)
-    change = ClientChange(client, client.with_servers(kept | {free: entry}), servers, text)
+    new = client.with_servers(kept | {free: entry})
+    change = ClientChange(client, new, servers, text, client.text)
     return change, len(moved) == len(found)
 
 
@@ -79,9 +82,10 @@ def _plain(entry: ServerEntry) -> ServerEntry:
     return {key: one for key, one in entry.items() if key in ("type", "command", "args", "url")}
 
 
-def without_one(client: ClientFile, name: str, servers: ServersFile, origin: str) -> ClientChange:
-    """Bring all entries back. Raises StartError."""
-    text = servers.text
+def without_one(
+    client: ClientFile, name: str, servers: ServersFile, text: str, origin: str
+) -> ClientChange:
+    """Bring all entries back; ``text`` is what the servers' file says. Raises StartError."""
     restored: dict[str, ServerEntry] = {}
     for section in moving.servers_in(text):
         name_there = moving.listed_as(text, section, origin)
