@@ -24,7 +24,8 @@ from tests.proxy import REPOSITORY
 DOCS = REPOSITORY / "addon" / "mcp_tool_filter" / "docs"
 
 _BLOCK = re.compile(
-    r"^(?:<!-- (?P<mark>.*?) -->\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL
+    r"^(?:<!-- (?P<mark>[^\n]*?) -->\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```",
+    re.MULTILINE | re.DOTALL,
 )
 _KINDS_OF_COMMANDS = ("sh", "bash", "console")
 
