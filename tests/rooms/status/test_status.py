@@ -123,7 +123,7 @@ def test_every_server_is_shown_with_what_is_known_of_it(
         assert unsafe["target"] == files["target"]
         assert rows["plain", "windsurf (user)"]["filtered"] == "no"
         together = rows["merged", "config.toml"]
-        assert (together["reachable"], together["exposed"], together["running"]) == (None, None, [])
+        assert (together["reachable"], together["exposed"], together["running"]) == (None, 8, [])
         assert len(rows) == 13
         assert not left.exists()
         out, err = ran("status", "--timeout", "3000", status=1)

@@ -83,6 +83,13 @@ def _flags_in(settings: Settings) -> list[str]:
     return found
 
 
+def filtering_by(settings: Settings) -> Filtering:
+    """Return how a section of a file of servers is filtered."""
+    flags = _flags_in(settings)
+    answer = Filtered.WATCHED if "--shadow" in flags else Filtered.YES
+    return Filtering(answer, tuple(word for one in flags for word in one.split("\0")))
+
+
 def _where(entry: ServerEntry) -> list[str]:
     """Return the words with which an entry names sections of a file."""
     name, path = server_named_in(entry) or ("", None)

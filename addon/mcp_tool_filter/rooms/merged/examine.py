@@ -68,8 +68,10 @@ def examine(merging: Merging, known: Mapping[str, KnownTools]) -> Iterator[Exami
 def tools_of(
     merging: Merging, profile: Profile, known: Mapping[str, KnownTools]
 ) -> tuple[int, int, int]:
-    """Return how many tools a profile shows and hides, and their tokens."""
-    offers = [_offer(TOOLS, one, merging, profile, known[one]) for one in profile.servers]
+    """Return how many tools of the servers that are known a profile shows and hides, and their
+    tokens."""
+    servers = [one for one in profile.servers if one in known]
+    offers = [_offer(TOOLS, one, merging, profile, known[one]) for one in servers]
     merged = MergedList(TOOLS, offers)
     return len(merged), len(merged.hidden), tokens_in(len(merged.body))
 

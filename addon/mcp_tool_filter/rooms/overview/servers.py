@@ -105,19 +105,27 @@ def _identity(listed: ListedServer) -> object:
 def grouped(rows: Iterable[StatusRow]) -> list[ListedOnce]:
     """Return the servers of these rows; an entry that starts a section of a file is that."""
     found: dict[object, ListedOnce] = {}
+    starting: list[tuple[ListedServer, str]] = []
+    of_file: dict[str, list[ListedOnce]] = {}
     for row in rows:
         listed = row.listed
-        if listed and one_entry.file_of(listed.entry, "-") is not None:
-            continue  # the rows of its file are there
+        path = one_entry.file_of(listed.entry, default_file(os.environ) or "") if listed else None
+        if listed and path is not None:  # the rows of its file are there
+            starting.append((listed, os.path.realpath(path)))
+            continue
         identity: object = None
         if not row.members and (row.shared_by or listed):
             identity = row.shared_by or (_identity(listed) if listed else None)
         key = row.shared_by or ((row.name, identity) if listed else id(row))
         same = found.setdefault(key, ListedOnce(row.name, identity, row=row))
-        if row.section:
+        if row.section and not row.members:
             same.name = row.name
+            of_file.setdefault(row.section[0], []).append(same)
         same.listed += [listed] if listed else []
         same.running += [one for one in row.running if one not in same.running]
+    for listed, path in starting:
+        for one in of_file.get(path, []):
+            one.listed.append(listed)
     return list(found.values())
 
 

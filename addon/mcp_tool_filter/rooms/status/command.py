@@ -49,6 +49,7 @@ from mcp_tool_filter.rooms.clients.filtering import (
     NOT_FILTERED,
     Filtered,
     Filtering,
+    filtering_by,
     filtering_of,
     settings_of,
 )
@@ -232,7 +233,7 @@ def merged_rows(sources: Sources, rows: Sequence[StatusRow]) -> Iterator[StatusR
         row.section = path, row.name
         row.target = f"serve, at {profile.path}: {', '.join(profile.servers)}"
         row.members = profile.servers
-        if all(one in known for one in profile.servers):
+        if any(one in known for one in profile.servers):
             row.counted = tools_of(merging, profile, known)
         yield row
 
@@ -274,6 +275,8 @@ async def _ask(row: StatusRow, patience: str, gate: asyncio.Semaphore) -> None:
             row.target = settings.shown_upstream
             settings.config()  # a bad pattern of one server must not hide the others
             row.settings = settings
+            if not row.clients:
+                row.filtering = filtering_by(settings)
             texts = settings.texts | dict.fromkeys(_TIMEOUTS, patience)
             settings = replace(settings, texts=texts)
             row.login = "stored" if not settings.command and login_to(target_of(settings)) else None
@@ -384,7 +387,7 @@ def as_json(row: StatusRow, dead: DeadPatterns, clients: Sequence[str] = ()) -> 
         "waiting": waiting,
         "login": row.login,
         "shadow": row.is_watched,
-        "filtered": row.filtering.answer if row.clients else None,
+        "filtered": row.filtering.answer if row.clients or row.settings else None,
         "by": list(row.filtering.by),
         "running": row.running,
         "clients": list(clients) or row.clients,
