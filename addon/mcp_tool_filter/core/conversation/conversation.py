@@ -406,13 +406,15 @@ class Conversation:
         for each, verdict in zip(judged.members, verdicts, strict=True):
             self._settle(each, self._by_policy_now(each, verdict))
         is_ours = judged.direction is Direction.FROM_CLIENT
-        if any(one.is_edited for one in judged.members):
-            batch = Batch(tuple(cast("Single", one.message) for one in judged.members))
+        if any(member.is_edited for member in judged.members):
+            batch = Batch(tuple(cast("Single", member.message) for member in judged.members))
             judged.message, judged.is_edited = batch, True
         join = join_from_client if is_ours else join_from_upstream
-        if any(one.would for one in judged.members):
-            judged.would = join(batch, [one.would or one.verdict for one in judged.members])
-        return self._tell(judged, join(batch, [one.verdict for one in judged.members]))
+        if any(member.would for member in judged.members):
+            judged.would = join(
+                batch, [member.would or member.verdict for member in judged.members]
+            )
+        return self._tell(judged, join(batch, [member.verdict for member in judged.members]))
 
     def _decide_for_client(
         self, message: Single, judged: Judged, arrival: Arrival

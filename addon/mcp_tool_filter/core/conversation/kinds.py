@@ -342,9 +342,11 @@ class Kind:
         pinned: dict[str | None, Definition] = {}
         for listing in listings_in(listed.pages):
             if listing is not None:
-                for one in listing.definitions:  # the first that can be shown counts
-                    if one.name not in pinned or (pinned[one.name].problem and not one.problem):
-                        pinned[one.name] = one
+                for definition in listing.definitions:  # the first that can be shown counts
+                    if definition.name not in pinned or (
+                        pinned[definition.name].problem and not definition.problem
+                    ):
+                        pinned[definition.name] = definition
             yield LET_OTHERS_GO_ON
         return pinned
 
@@ -352,12 +354,12 @@ class Kind:
         """Show tools again that come back as they were; a changed one is a new tool."""
         config, before = self._config, self._listed
         back = {
-            one.name: replace(one, raw=known)
-            for one in definitions
-            if one.name is not None
-            and one.problem is None
-            and (known := self._gone.get(one.name)) is not None
-            and means_the_same(known, one.raw)
+            definition.name: replace(definition, raw=known)
+            for definition in definitions
+            if definition.name is not None
+            and definition.problem is None
+            and (known := self._gone.get(definition.name)) is not None
+            and means_the_same(known, definition.raw)
         }
         if not back or before is None:
             return

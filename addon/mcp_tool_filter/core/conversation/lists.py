@@ -35,7 +35,9 @@ class Listed:
         """The definitions that the lock hides. (Read at the first question: only pages ask.)"""
         names = self.snapshot.locked
         pages = filter(None, listings_in(self.pages)) if names else ()
-        found = [(one.name, one.raw) for page in pages for one in page.definitions]
+        found = [
+            (definition.name, definition.raw) for page in pages for definition in page.definitions
+        ]
         return tuple((name, raw) for name, raw in found if name and name in names)
 
 
@@ -126,5 +128,5 @@ def listings_in(pages: Iterable[bytes]) -> Iterator[Listing | None]:
 
 def page_of(definitions: Iterable[Definition]) -> bytes:
     """Render an answer with these tools, to be parsed again when the patterns change."""
-    tools = b",".join([one.raw for one in definitions])
+    tools = b",".join([definition.raw for definition in definitions])
     return b'{"jsonrpc":"2.0","id":0,"result":{"tools":[' + tools + b"]}}"

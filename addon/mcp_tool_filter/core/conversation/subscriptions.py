@@ -62,5 +62,5 @@ def is_true(place: Place, value: Value | None, *keys: str) -> bool:
     last.)"""
     for key in keys:
         members = (open_value(place.text, value).members or ()) if value else ()
-        value = next((one.value for one in reversed(members) if one.key == key), None)
+        value = next((member.value for member in reversed(members) if member.key == key), None)
     return value is not None and place.cut(value) == "true"

@@ -408,5 +408,5 @@ def _written_head(notes: AnswerNotes, fields: Fields) -> bytes:
 def _head_of(answer: Answer, ending: bytes) -> bytes:
     """Return an answer's head; ``ending`` are the lines that say how its body is framed."""
     reason = PHRASES.get(answer.status, b"") if answer.reason is None else answer.reason
-    fields = b"".join([b"%b: %b\r\n" % one for one in answer.fields])
+    fields = b"".join([b"%b: %b\r\n" % field for field in answer.fields])
     return b"HTTP/1.1 %d %b\r\n%b%b\r\n" % (answer.status, reason, fields, ending)

@@ -658,8 +658,13 @@ class Exchange(Steps):
             fields = (*fields, *self.service.listener.cors.headers_for(page))
         answer.fields = fields
         if challenges := answered.challenges:
-            answer.fields = (*fields, *((b"www-authenticate", one) for one in challenges))
-            self.service.see_head(self, (), [one.decode("latin-1") for one in challenges])
+            answer.fields = (
+                *fields,
+                *((b"www-authenticate", challenge) for challenge in challenges),
+            )
+            self.service.see_head(
+                self, (), [challenge.decode("latin-1") for challenge in challenges]
+            )
         return self._deliver()
 
     def refuse_answer(self, error: Exception) -> None:

@@ -72,7 +72,7 @@ class LegacyEndpoints:
     def close(self, conversation: Conversation) -> None:
         """Forget a stream that has ended."""
         for target, streams in list(self.endpoints.items()):
-            streams[:] = [one for one in streams if one.conversation is not conversation]
+            streams[:] = [stream for stream in streams if stream.conversation is not conversation]
             if not streams:
                 del self.endpoints[target]
                 self._shared.discard(target)
@@ -84,7 +84,7 @@ class LegacyEndpoints:
         return streams[0] if streams and target not in self._shared else None
 
     def __iter__(self) -> Iterator[LegacyStream]:
-        return iter([one for streams in self.endpoints.values() for one in streams])
+        return iter([stream for streams in self.endpoints.values() for stream in streams])
 
 
 _NO_HEAD = Head("", "", ())

@@ -60,7 +60,7 @@ def problem_in_source(
     if len(hosts) != 1 or not _has_host(allowed, hosts.pop(), own):
         return "Host"
     if origins := head.all(b"origin"):  # an allowed one may ask from any site, also in preflights
-        return None if all(allowed.has_origin(one, own) for one in origins) else "Origin"
+        return None if all(allowed.has_origin(origin, own) for origin in origins) else "Origin"
     sites = head.all(b"sec-fetch-site")
     if sites and not allowed.has_all and not _OWN_SITES.issuperset(map(_plain, sites)):
         return "Sec-Fetch-Site"
@@ -176,7 +176,7 @@ def _lasting(name: bytes, value: bytes) -> bytes:
     """Return the part of a credential that stays the same from one request to the next."""
     if name == b"cookie":
         cookies = (one.strip() for one in value.split(b";"))
-        kept = (one for one in cookies if not _RENEWED.fullmatch(one.partition(b"=")[0]))
+        kept = (cookie for cookie in cookies if not _RENEWED.fullmatch(cookie.partition(b"=")[0]))
         return b";".join(sorted(kept))
     if name == b"baggage":
         told = (one for one in value.split(b",") if not _OF_A_TRACE.match(one))
@@ -216,7 +216,7 @@ def headers_to_add(head: Head, headers: HeaderPairs) -> HeaderPairs:
     []
     """
     names = head.names.places
-    missing = [one for one in headers if one[0].lower().encode() not in names]
+    missing = [header for header in headers if header[0].lower().encode() not in names]
     if missing and head.credentials:
         return [one for one in missing if not is_credential(one[0].lower().encode())]
     return missing

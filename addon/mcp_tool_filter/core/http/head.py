@@ -281,7 +281,7 @@ def describes_body(name: bytes) -> bool:
 
 def without_body(fields: Fields) -> Fields:
     """Return the fields of an answer that hold for another body, too."""
-    return tuple([one for one in fields if not describes_body(one[0])])
+    return tuple([field for field in fields if not describes_body(field[0])])
 
 
 def problem_in_size(head: Head) -> str | None:
@@ -607,7 +607,7 @@ class AnswerNotes:
             raise ProtocolError("a header that is too long, or too many of them")
         if _CONTROL.search(values):
             raise ProtocolError("a control character in a header")
-        kept = [one for one in fields if one[0].lower() not in _NOT_ANSWERED]
+        kept = [field for field in fields if field[0].lower() not in _NOT_ANSWERED]
         if _SCHEMA in values.lower():
             kept = [one for one in kept if _SCHEMA not in one[1].lower()]
         self.stays = True
@@ -634,7 +634,7 @@ def fields_for_upstream(head: Head, passed: Passed, *, host: bytes, added: Field
     if passed.body is not None:
         gone.add(b"content-encoding")
     out = [(b"host", host)]
-    out += [one for one in head.headers if one[0].lower() not in gone]
+    out += [header for header in head.headers if header[0].lower() not in gone]
     out.append((b"accept-encoding", b"identity"))
     out += [(name.encode(), value.encode()) for name, value in passed.headers if value is not None]
     return (*out, *added)
@@ -642,7 +642,7 @@ def fields_for_upstream(head: Head, passed: Passed, *, host: bytes, added: Field
 
 def links_in(fields: Iterable[tuple[bytes, bytes]]) -> Fields:
     """Return the fields that hold URLs."""
-    return tuple([one for one in fields if one[0].lower() in WITH_URLS])
+    return tuple([field for field in fields if field[0].lower() in WITH_URLS])
 
 
 def _texts(fields: Fields, name: bytes) -> list[str]:

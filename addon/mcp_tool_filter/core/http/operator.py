@@ -34,11 +34,11 @@ def without_decided(fields: Fields, headers: HeaderPairs) -> Fields:
     ((b'x-a', b''),)
     """
     decided = {_alike(name.encode()) for name, _ in without_credentials(headers)} - _OF_MESSAGES
-    return tuple([one for one in fields if _alike(one[0]) not in decided])
+    return tuple([field for field in fields if _alike(field[0]) not in decided])
 
 
 def without_credentials(headers: HeaderPairs) -> HeaderPairs:
-    return [one for one in headers if not is_credential(one[0].lower().encode())]
+    return [header for header in headers if not is_credential(header[0].lower().encode())]
 
 
 def _alike(name: bytes) -> bytes:
@@ -60,7 +60,7 @@ def operators_target(target: str, endpoint: str) -> str:
     decided = set(map(_parameter, _PARTS.split(own)))
     theirs = _PARTS.split(query)
     if not decided.isdisjoint(map(_parameter, theirs)):
-        query = "&".join(one for one in theirs if _parameter(one) not in decided)
+        query = "&".join(part for part in theirs if _parameter(part) not in decided)
     return f"{path}?{own}&{query}" if query else f"{path}?{own}"
 
 

@@ -72,8 +72,8 @@ def may_carry(message: Single) -> bool:
     elif params.members is None or _USUAL.issuperset(params.named):
         return False
     else:
-        others = [one for one in params.members if one.key not in _USUAL]
-        searched = ",".join([text[one.start : one.value.end] for one in others])
+        others = [member for member in params.members if member.key not in _USUAL]
+        searched = ",".join([text[other.start : other.value.end] for other in others])
     return _has_words(searched) and _has_method(
         searched if searched[0] in "{[" else f"{{{searched}}}"
     )
@@ -158,10 +158,12 @@ def _search(message: Request | Notification, params: Value) -> Iterator[Request 
 def _request_in(message: Request | Notification, holder: Value) -> Request | Notification | None:
     """Return the request that an object is; None if it is none that we filter."""
     text, members = message.place.text, holder.members or ()
-    methods = [one.text for one in members if one.text and fold_key(one.key) == "method"]
+    methods = [
+        member.text for member in members if member.text and fold_key(member.key) == "method"
+    ]
     if not any(_is_filtered(method) for method in methods):
         return None
-    asked = [one.value for one in members if fold_key(one.key) == "params"]
+    asked = [member.value for member in members if fold_key(member.key) == "params"]
     if all(text[one.start] != "{" for one in asked):
         return None
     if len(methods) > 1 or len(asked) > 1:

@@ -217,7 +217,7 @@ def parse_in_steps(raw: bytes, limits: Limits) -> Generator[None, None, Message]
             definitions[start] = tuple(definition for _, definition in tools)
     message = parse_message(raw, limits, known)
     if isinstance(message, Batch):
-        return Batch(tuple(_with_listing(one, definitions) for one in message.members))
+        return Batch(tuple(_with_listing(member, definitions) for member in message.members))
     return _with_listing(message, definitions)
 
 

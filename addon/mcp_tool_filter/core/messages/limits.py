@@ -126,7 +126,7 @@ def revision_of(name: str | None) -> Revision:
     >>> revision_of("2025-12-31").name, revision_of(None).name
     ('2025-11-25', '2024-11-05')
     """
-    older = [one for one in REVISIONS if one.name <= (name or "")]
+    older = [revision for revision in REVISIONS if revision.name <= (name or "")]
     return older[-1] if older else REVISIONS[0]
 
 

@@ -103,7 +103,7 @@ class Listing:
     @property
     def has_definitions(self) -> bool:
         """True if it lists tools, and not only things that have names."""
-        return any(one.has_schema for one in self.definitions)
+        return any(definition.has_schema for definition in self.definitions)
 
     @property
     def surroundings(self) -> str:
@@ -347,7 +347,7 @@ class _Search:
         names = [said for one, said in tool if fold_key(one) == "name" and isinstance(said, str)]
         schemas = [said for one, said in tool if _plain_key(one) == "inputschema"]
         if place is _Place.SCHEMA:
-            is_tool = any(isinstance(one, _Object) for one in schemas)
+            is_tool = any(isinstance(schema, _Object) for schema in schemas)
             key = ""
         elif place is _Place.ENTRY:
             is_tool = bool(schemas or names) or any(

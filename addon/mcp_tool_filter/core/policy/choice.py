@@ -154,9 +154,9 @@ class Choice:
         """Return what hides a tool, or None. ``hits`` are the patterns that match, if known."""
 
         def first_of(patterns: tuple[Pattern, ...]) -> Pattern | None:
-            for one in patterns:
-                if one.matches(name) if hits is None else one in hits:
-                    return one
+            for pattern in patterns:
+                if pattern.matches(name) if hits is None else pattern in hits:
+                    return pattern
             return None
 
         by, hints = first_of(self.deny), self.hints
@@ -193,7 +193,7 @@ class Choice:
     def hides_in_any_case(self, name: str) -> bool:
         """Tell whether a deny pattern matches a name that is written in other case: a server may
         take it for the denied one."""
-        if any(one.matches(name) for one in self.exceptions):
+        if any(exception.matches(name) for exception in self.exceptions):
             return False
         every = map(in_any_case, self.deny)
         return any(one is None or one.matches(name) for one in every)

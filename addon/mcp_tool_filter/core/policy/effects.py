@@ -200,9 +200,9 @@ def _then[Outcome](
 def _together[Outcome](
     decisions: Sequence[Decision[Any]], go_on: Callable[[list[Any]], Decision[Outcome]]
 ) -> Deciding[Outcome]:
-    waiting = tuple(one for one in decisions if waits(one))
+    waiting = tuple(decision for decision in decisions if waits(decision))
     made = iter(cast("list[object]", (yield Together(waiting))))
-    following = go_on([next(made) if waits(one) else one for one in decisions])
+    following = go_on([next(made) if waits(decision) else decision for decision in decisions])
     return (yield from following) if waits(following) else following
 
 

@@ -340,11 +340,12 @@ class _Sorting:
             allowed=allowed,
             denied=MappingProxyType(dict(self.denied)),
             denied_bytes=self.denied_bytes,
-            unmatched=tuple(one for one in patterns if one not in self.matched),
+            unmatched=tuple(pattern for pattern in patterns if pattern not in self.matched),
             too_wide=tuple(
-                one
-                for one in patterns
-                if self.matched[one] == self.judged > 1 and (one.option, one.text) != ALLOW_ALL
+                pattern
+                for pattern in patterns
+                if self.matched[pattern] == self.judged > 1
+                and (pattern.option, pattern.text) != ALLOW_ALL
             ),
             faults=tuple(self.faults),
             is_unannotated=self.is_unannotated and bool(self.denied),
@@ -487,36 +488,40 @@ class UnlistedTools:
             self._deny_changed(page, pins=pins)
         if pins:
             at_once(self.foresee(page))
-        for one in page.definitions:
-            name = one.name or ""
+        for definition in page.definitions:
+            name = definition.name or ""
             if pins and name not in self.pinned and self.size <= _LONGEST_LIST:
-                self._pin(one)
+                self._pin(definition)
             known = self.pinned.get(name)
             is_denied = known is not None or sorting.choice.lock is not None
             if is_denied and name in sorting.denied:
                 of_page.denied[name] = sorting.denied[name]
-                of_page.denied_bytes += len((known or one).raw)
+                of_page.denied_bytes += len((known or definition).raw)
             elif name not in allowed.names and (
-                known is not None or of_page.judge(one) is Standing.ALLOWED
+                known is not None or of_page.judge(definition) is Standing.ALLOWED
             ):
-                allowed.add(name, (known or one).raw)
+                allowed.add(name, (known or definition).raw)
         sorting.foreseen.clear()
         return replace(of_page.snapshot(allowed), by_name=self._hidden)
 
     def _deny_changed(self, page: Listing, *, pins: bool) -> None:
         """Deny what the lock does not approve, also if it approved another definition before."""
-        for one in page.definitions:
-            if self._sorting.deny_changed(one) and one.name is not None:
-                self._known[one.name] = self._sorting.denied[one.name]
-                if one.name in self.pinned or (pins and self.size <= _LONGEST_LIST):
-                    self.pinned[one.name] = one
-                    self.size += len(one.raw)
+        for definition in page.definitions:
+            if self._sorting.deny_changed(definition) and definition.name is not None:
+                self._known[definition.name] = self._sorting.denied[definition.name]
+                if definition.name in self.pinned or (pins and self.size <= _LONGEST_LIST):
+                    self.pinned[definition.name] = definition
+                    self.size += len(definition.raw)
 
     def foresee(self, page: Listing) -> Deciding[None]:
         """Note the tools that a page's definitions hide: no other of its tools may carry one."""
         if not self._sorting.choice.needs_definitions:
             return
-        first = {one.name: one for one in reversed(page.definitions) if not one.problem}
+        first = {
+            definition.name: definition
+            for definition in reversed(page.definitions)
+            if not definition.problem
+        }
         for number, one in enumerate(first.values()):
             is_known = one.name in self._known or one.name in self._sorting.foreseen
             if one.name is not None and not is_known:

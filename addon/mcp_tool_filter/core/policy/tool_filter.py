@@ -226,8 +226,8 @@ def _says_unknown(answer: Response, name: str, situation: Situation) -> bool:
         return False
     content = result.get("content")
     blocks = content if isinstance(content, list) else []
-    parts = [one.get("text") for one in blocks if isinstance(one, dict)]
-    words = " ".join(one for one in parts if isinstance(one, str))
+    parts = [block.get("text") for block in blocks if isinstance(block, dict)]
+    words = " ".join(part for part in parts if isinstance(part, str))
     return name in words and bool(_UNKNOWN_TOOL.search(words))
 
 
@@ -265,12 +265,12 @@ def _without_hidden_names(listing: Listing, snapshot: Snapshot) -> Forward | Rew
     Without a description, only the names of listed tools count: others may be anything.
     """
     kept, hidden = list[bytes](), list[str]()
-    for one in listing.definitions:
-        names = snapshot.never_shown if one.is_described else snapshot.denied
-        if one.name is not None and one.name in names:
-            hidden.append(shown(one.name))
+    for definition in listing.definitions:
+        names = snapshot.never_shown if definition.is_described else snapshot.denied
+        if definition.name is not None and definition.name in names:
+            hidden.append(shown(definition.name))
         else:
-            kept.append(one.raw)
+            kept.append(definition.raw)
     if not hidden:
         return Forward()
     return Rewrite(listing.with_tools(kept), Reason(Why.HIDDEN, tuple(hidden)))
@@ -286,7 +286,9 @@ def decide_listed(
     faults = frozenset(snapshot.faults)
     kept = dict(_kept(listing.definitions, snapshot, is_ours=is_ours))
     if not is_ours:
-        drift += filter(None, (drift_of(one, snapshot, faults) for one in listing.definitions))
+        drift += filter(
+            None, (drift_of(definition, snapshot, faults) for definition in listing.definitions)
+        )
     return _with_kept(listing, kept, drift)
 
 
@@ -307,7 +309,9 @@ def _with_kept(
 
 def _duplicates_in(listing: Listing, kept: Mapping[str, bytes]) -> Iterator[str]:
     """Yield a warning for each exposed tool that the upstream lists more than once."""
-    names = Counter(one.name for one in listing.definitions if one.problem is None)
+    names = Counter(
+        definition.name for definition in listing.definitions if definition.problem is None
+    )
     for name, count in names.items():
         if count > 1 and name is not None and name in kept:
             yield listed_twice(name)

@@ -122,7 +122,7 @@ class Entry:
 
     def is_needed(self, config: Config) -> bool:
         usual = _usual()
-        return any(getattr(config, one) != getattr(usual, one) for one in self.options)
+        return any(getattr(config, option) != getattr(usual, option) for option in self.options)
 
 
 @cache
@@ -164,13 +164,13 @@ class Plugs:
     def __init__(self, proxy: Proxy, rooms: Sequence[Entry], whole: Plugs | None = None) -> None:
         self._proxy = proxy
         self._whole = whole
-        self._rooms = [one for one in rooms if whole is None or one.of_each_server]
+        self._rooms = [room for room in rooms if whole is None or room.of_each_server]
         self._open: dict[str, Plug] = {}
         self._is_running = False
 
     def __iter__(self) -> Iterator[Plug]:
         """Yield the own plugs, in the order of the table."""
-        return (self._open[one.plug] for one in self._rooms if one.plug in self._open)
+        return (self._open[room.plug] for room in self._rooms if room.plug in self._open)
 
     @property
     def _all(self) -> list[Plug]:
@@ -183,7 +183,7 @@ class Plugs:
                 return plug
         name = f"{kind.__module__}:{kind.__name__}"
         plug = self._open[name] = kind(self._proxy)
-        if all(one.plug != name for one in self._rooms):
+        if all(room.plug != name for room in self._rooms):
             self._rooms.append(Entry(name))
         return plug
 

@@ -258,9 +258,9 @@ class Proxy:
         if self.around.tell is not None:
             others.insert(0, Watch(partial(self.around.tell, name), of_plain_calls=None))
         counted = self.statistics.setdefault(name, Statistics())
-        seen = [one.of_messages for one in others]
+        seen = [other.of_messages for other in others]
         policy.observe = counted.observer(time.time, self.log.tell_of, seen)
-        policy.observe_plain = counted.observer_of_plain([one.of_plain_calls for one in others])
+        policy.observe_plain = counted.observer_of_plain([other.of_plain_calls for other in others])
 
     def end(self, why: str) -> None:
         """End one server of several: what its clients wait for is answered with an error."""
@@ -318,7 +318,7 @@ class Proxy:
     @property
     def exchanges(self) -> list[Exchange]:
         """The open exchanges of all sites."""
-        return [one for service in self.services for one in service.exchanges]
+        return [exchange for service in self.services for exchange in service.exchanges]
 
     def _holders(self) -> Iterator[Holder]:
         yield from self.exchanges

@@ -292,7 +292,11 @@ def _kind_of(judged: Judged) -> str:
         declared = json.loads(said or "{}")
     except ValueError:  # long ones are kept only as a hash
         declared = {}
-    known = [one for one in _CAPABILITIES if isinstance(declared, dict) and one in declared]
+    known = [
+        capability
+        for capability in _CAPABILITIES
+        if isinstance(declared, dict) and capability in declared
+    ]
     with_what = f"the capabilities {', '.join(known)}" if known else "no capabilities"
     who = " and credentials" if client.who else ""
     revision = shown(client.revision or "of unknown revision")
@@ -347,7 +351,9 @@ def warnings_about(config: Config) -> list[str]:
     shadow = [_NOTHING_ENFORCED] if config.shadow else []
     if config.denies_nothing:
         return [*shadow, _NOTHING_DENIED]
-    patterns = [one for one in config.patterns if one.option != EXCEPT]
+    patterns = [pattern for pattern in config.patterns if pattern.option != EXCEPT]
     return shadow + [
-        f'Warning: the pattern "{one.text}": {one.hint}' for one in patterns if one.hint
+        f'Warning: the pattern "{pattern.text}": {pattern.hint}'
+        for pattern in patterns
+        if pattern.hint
     ]

@@ -48,7 +48,7 @@ def unmatched_in(
     if not snapshots:
         return []
     wanted = None if among is None else set(map(key_of, among))
-    lists = [set(map(key_of, one.unmatched)) for one in snapshots]
+    lists = [set(map(key_of, snapshot.unmatched)) for snapshot in snapshots]
     return [
         one
         for one in snapshots[0].unmatched

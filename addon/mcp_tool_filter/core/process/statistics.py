@@ -134,7 +134,7 @@ class Statistics:
     def observer_of_plain(self, others: Sequence[PlainObserver | None]) -> PlainObserver | None:
         """Return what counts each plain call, and then informs the others; None if one of them
         needs its messages."""
-        known = [one for one in others if one is not None]
+        known = [other for other in others if other is not None]
         if len(known) < len(others):
             return None
         return PlainObservers([self, *known]) if known else self

@@ -101,7 +101,7 @@ class HttpClient:
         origin.
         """
         self.origin = origin
-        self._headers = [one for one in headers if one[0].lower() not in _OUR_HEADERS]
+        self._headers = [header for header in headers if header[0].lower() not in _OUR_HEADERS]
         self._tls = (tls or make_tls_context()) if origin.tls else None
         self._login = login
         self._room, self._answer, self._via = room, answer, via
@@ -168,7 +168,7 @@ class HttpClient:
         fields = [*ours, *length, *headers, *theirs]
         if not _TARGET.fullmatch(target):
             raise HttpFailed("The request cannot be written as HTTP: illegal target")
-        if not all(FIELD.fullmatch(b"%b:%b" % one) for one in fields):
+        if not all(FIELD.fullmatch(b"%b:%b" % field) for field in fields):
             raise HttpFailed("The request cannot be written as HTTP: illegal header")
         if sum(name.lower() == b"host" for name, _ in fields) > 1:
             raise HttpFailed("The request cannot be written as HTTP: more than one Host")

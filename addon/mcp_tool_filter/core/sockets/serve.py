@@ -72,7 +72,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
             doors.append(_listen(family, (address[0], chosen, *address[2:])))
         except OSError as error:
             problems.append(error)
-    serious = [one for one in problems if one.errno not in _NOT_HERE]
+    serious = [problem for problem in problems if problem.errno not in _NOT_HERE]
     if serious or not doors:
         for door in doors:
             door.close()
@@ -204,7 +204,7 @@ class Server:
             await self._take_the_last()
             self._close_doors()
             await proxy.ending.wait_for_requests_in_flight()
-            self._hang_up({one.down.host for one in proxy.exchanges})
+            self._hang_up({exchange.down.host for exchange in proxy.exchanges})
             await proxy.ending.drain()
         await self.close()
 
@@ -550,9 +550,9 @@ class UpstreamRoom:
     def has_one(self, size: int) -> bool:
         """Tell whether there is room for one more connection of an upstream that has so many; an
         idle one may be closed for it."""
-        count = sum(one.size for one in self.pools) + self._lent
+        count = sum(pool.size for pool in self.pools) + self._lent
         kept = self.most // 4 if self._is_shared and size >= _FEW else 0
-        return count + kept < self.most or any(one.close_oldest() for one in self.pools)
+        return count + kept < self.most or any(pool.close_oldest() for pool in self.pools)
 
     @property
     def most(self) -> int:

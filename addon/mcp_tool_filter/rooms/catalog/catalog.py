@@ -473,7 +473,7 @@ class CatalogFilter:
             listed, root = scan(said.text.encode(), {"files": {EACH: {}}})
             files = root.get("files")
             elements = (files.elements if files else None) or ()
-            paths = [path.text if (path := one.get("path")) else None for one in elements]
+            paths = [path.text if (path := element.get("path")) else None for element in elements]
             denied = [self.denying_uri(f"{folder}/{path}") if path else None for path in paths]
             if files and any(denied):
                 found += filter(None, denied)

@@ -129,7 +129,7 @@ class Unread:
         fields = _without_those_of_connections(head.fields, b"expect")
         host = route.at.authority
         if head.authority is not None:  # the URL decides, whatever Host says
-            fields = ((b"host", host), *[one for one in fields if one[0].lower() != b"host"])
+            fields = ((b"host", host), *[field for field in fields if field[0].lower() != b"host"])
         # A proxy might read the client's spelling of the URL as that of another host.
         before = f"http://{host.decode()}" if route.proxy is not None else ""
         return render_request(head.method, before + head.target, (*fields, *route.login, _CLOSE))
@@ -239,7 +239,7 @@ def _without_those_of_connections(fields: Fields, *more: bytes) -> Fields:
     """Return the fields that are for the next peer, too."""
     named = b",".join([value for name, value in fields if name.lower() == _CONNECTION])
     gone = {*_OF_CONNECTIONS, *(one.strip() for one in named.lower().split(b","))} - _FRAMING
-    return tuple([one for one in fields if one[0].lower() not in gone.union(more)])
+    return tuple([field for field in fields if field[0].lower() not in gone.union(more)])
 
 
 def _answer_of(head: AnswerHead) -> Answer:

@@ -169,16 +169,16 @@ class _Session:
                 "Warning: nothing is filtered, because no host is named: name your servers with"
                 " --host NAME or --server URL, or the client with --client"
             )
-        for one in self._servers:
-            if one.way is Way.COMMAND:
+        for server in self._servers:
+            if server.way is Way.COMMAND:
                 client = self._client or "CLIENT"
                 say(
-                    f"Warning: {shown(one.name)} is not filtered: the client starts it as a"
+                    f"Warning: {shown(server.name)} is not filtered: the client starts it as a"
                     f" command. Put the filter in front of it: mcp-tool-filter wrap {client}"
-                    f" {shown(one.name)} --deny PATTERN"
+                    f" {shown(server.name)} --deny PATTERN"
                 )
-            elif one.way is Way.WATCHED:
-                say(f"Warning: {shown(one.name)} is only watched{one.filtering.reason}")
+            elif server.way is Way.WATCHED:
+                say(f"Warning: {shown(server.name)} is only watched{server.filtering.reason}")
 
     async def _remind(self, addon: ToolFilter) -> None:
         await asyncio.sleep(_PATIENCE)
@@ -194,7 +194,7 @@ class _Session:
         keep_last(self._client or "", self._servers, missing, seen)
         if missing:
             say(_loud(missing, seen))
-        elif all(one.way is Way.COMMAND for one in self._servers) and not seen.urls:
+        elif all(server.way is Way.COMMAND for server in self._servers) and not seen.urls:
             say(
                 "WARNING: no MCP came through the filter in this session, and the servers of this"
                 " client are not known: name them with --client, --server or --host"

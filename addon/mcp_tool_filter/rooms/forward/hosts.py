@@ -30,7 +30,7 @@ class NamedHosts:
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         """Each text is a name or an address, perhaps with a port."""
-        self.names: list[tuple[str, int | None]] = [split_port(one) for one in texts]
+        self.names: list[tuple[str, int | None]] = [split_port(text) for text in texts]
         self._ports: dict[str, set[int | None]] = {}
         for name, port in self.names:
             for plain in plain_hosts(name):
@@ -65,9 +65,9 @@ class NamedHosts:
 
     async def look_up(self) -> None:
         """Look up the addresses of all names, as far as that is possible in a moment."""
-        lookups = [self._look_up(*one) for one in self.names if not is_address(one[0])]
+        lookups = [self._look_up(*name) for name in self.names if not is_address(name[0])]
         if lookups:
-            tasks = [asyncio.ensure_future(one) for one in lookups]
+            tasks = [asyncio.ensure_future(lookup) for lookup in lookups]
             _, late = await asyncio.wait(tasks, timeout=_PATIENCE)
             for one in late:
                 one.cancel()

@@ -282,7 +282,7 @@ class ForwardLayer(EngineLayer):
         flow.request = Request.make(head.method, "http://localhost/", headers=Headers(head.fields))
         if not logins.authenticate_http(flow):
             assert flow.response
-            asking = [one for one in flow.response.headers.fields if one[0].lower() in _ASKS]
+            asking = [field for field in flow.response.headers.fields if field[0].lower() in _ASKS]
             raise Fault("a client without a login to this proxy", 407, tuple(asking))
         logins.authenticated[self.context.client] = flow.metadata["proxyauth"]
 

@@ -214,7 +214,9 @@ class OuterProxy:
     """The hosts that are reached without the proxy."""
 
     def is_direct(self, host: str) -> bool:
-        return is_loopback(host) or any(_fits(host.lower(), one) for one in self.exceptions)
+        return is_loopback(host) or any(
+            _fits(host.lower(), exception) for exception in self.exceptions
+        )
 
 
 def find_proxy(environment: Mapping[str, str]) -> OuterProxy | None:
@@ -364,12 +366,12 @@ def hosts_of(servers: Iterable[ServerOfClient]) -> Iterator[str]:
     >>> [*hosts_of(map(named_server, urls))]
     ['mcp.example', 'localhost:3000']
     """
-    for one in servers:
+    for server in servers:
         try:
-            origin = parse_origin(one.url)
+            origin = parse_origin(server.url)
         except InvalidOption:  # a command
             continue
-        if _VARIABLE in one.url:
+        if _VARIABLE in server.url:
             continue
         # Other ports of this machine are other programs.
         yield (
@@ -388,7 +390,7 @@ def is_seen(server: ServerOfClient, seen: SeenTraffic) -> bool:
     """Tell whether requests to this server came through us."""
     if (key := _key(server.url)) is None:
         return False
-    return any(_key(one) == key for one in seen.urls)
+    return any(_key(url) == key for url in seen.urls)
 
 
 def why_not_seen(server: ServerOfClient, seen: SeenTraffic) -> str:
@@ -398,7 +400,7 @@ def why_not_seen(server: ServerOfClient, seen: SeenTraffic) -> str:
         return "its URL has a variable that is not set"
     if host in seen.refused:
         return "the client does not trust our certificate for it"
-    if any(urlsplit(one).hostname == host for one in seen.urls):
+    if any(urlsplit(url).hostname == host for url in seen.urls):
         return "the client used this host through the filter, but sent nothing to this URL"
     if server.way is Way.MCP_REMOTE and not server.has_flag:
         return "mcp-remote uses the filter only with --enable-proxy in its args"
@@ -476,7 +478,7 @@ def _key(url: str) -> tuple[str, str] | None:
 
 def not_seen(servers: Iterable[ServerOfClient], seen: SeenTraffic) -> list[ServerOfClient]:
     """Return the servers with a URL to which nothing came through us."""
-    return [one for one in servers if one.way in _BY_URL and not is_seen(one, seen)]
+    return [server for server in servers if server.way in _BY_URL and not is_seen(server, seen)]
 
 
 _BY_URL = (Way.URL, Way.MCP_REMOTE)
@@ -532,7 +534,9 @@ def keep_last(
         file = state_file(os.environ)
         entry = {
             "ended": time.time(),
-            "seen": [one.name for one in servers if one not in missing and one.way in _BY_URL],
+            "seen": [
+                server.name for server in servers if server not in missing and server.way in _BY_URL
+            ],
             "missing": [[one.name, one.url, why_not_seen(one, seen)] for one in missing],
         }
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -177,5 +177,5 @@ def _shown(lock: Lock, one: UnapprovedTool, token: str, lines: Sequence[Line]) -
 
 
 def _line(line: Line) -> JsonObject:
-    pieces = [{"text": one.text, "style": one.style} for one in line.pieces]
+    pieces = [{"text": piece.text, "style": piece.style} for piece in line.pieces]
     return {"indent": line.indent, "pieces": pieces}

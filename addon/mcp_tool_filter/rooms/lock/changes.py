@@ -149,7 +149,7 @@ def introduced(
     found = [
         *_named("url", _new_in(new, old, _urls_in)),
         *_named("invisible", _more_unseen(new, old)),
-        *_named("tool-name", (one for one in others if one not in own)),
+        *_named("tool-name", (other for other in others if other not in own)),
         *_named("order", (f'"{one}"' for one in _new_in(new, old, _orders_in))),
     ]
     if before is not None:
@@ -175,7 +175,7 @@ class Names:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)
-        parts = {one: _WORD.findall(one) for one in self._names if not _NAMES.fullmatch(one)}
+        parts = {name: _WORD.findall(name) for name in self._names if not _NAMES.fullmatch(name)}
         common = Counter(part for some in parts.values() for part in some)
         self._odd = defaultdict(list)
         """The other names, by the rarest of the words in them: there may be thousands."""
@@ -351,7 +351,9 @@ def compare(old: Lock, new: Lock) -> LockChanges:
         before, after = old.tools.get(was), new.tools.get(name)
         found = []
         if name not in old.tools:
-            alike = (one for one in twins[_look_of(name)][:_MOST_TWINS] if one not in (name, was))
+            alike = (
+                twin for twin in twins[_look_of(name)][:_MOST_TWINS] if twin not in (name, was)
+            )
             found = [Introduced("alike", visible(one)) for one in alike]
         if kind is not ChangeKind.REMOVED:
             found += introduced(before, after, names, own=(name, was))

@@ -176,7 +176,7 @@ def _check(typed: Given, path: str) -> int:
     if not changes.differs:
         print(f"{visible(path)}: no tool differs, {_content(new)}")
     else:
-        kinds = [one.kind for one in changes.tools]
+        kinds = [tool.kind for tool in changes.tools]
         said = [f"{kinds.count(kind)} {kind}" for kind in ChangeKind if kind in kinds]
         said += ["other instructions"] if changes.has_other_instructions else []
         said += ["another server"] if changes.is_other_server else []
@@ -231,7 +231,7 @@ def _as_json(changes: LockChanges) -> Json:
         "server": {"before": _server(old), "after": _server(new)},
         "instructions": said if changes.has_other_instructions else None,
         **{
-            kind: [_tool_as_json(one) for one in changes.tools if one.kind is kind]
+            kind: [_tool_as_json(tool) for tool in changes.tools if tool.kind is kind]
             for kind in ChangeKind
         },
     }

@@ -20,7 +20,9 @@ class Locks(Plug):
         proxy = self.proxy
         if before.choice.lock is not proxy.config.choice.lock:
             sites = [] if proxy.runs else proxy.sites.values()
-            proxy.log.tell_of_lock([one for site in sites for one in site.listener.snapshot.faults])
+            proxy.log.tell_of_lock(
+                [fault for site in sites for fault in site.listener.snapshot.faults]
+            )
 
     def warnings(self, site: Site) -> Iterator[str]:
         listener = site.listener

@@ -136,7 +136,7 @@ def _values(before: Json | Absent, after: Json | Absent, indent: int) -> Iterato
 
 
 def _have_words(*texts: str) -> bool:
-    return all(_BETWEEN_WORDS.search(one.strip()) for one in texts)
+    return all(_BETWEEN_WORDS.search(text.strip()) for text in texts)
 
 
 def _line(indent: int, *pieces: Piece) -> Line:
@@ -267,7 +267,7 @@ def coloured(line: Line) -> str:
 def _painted(row: Iterable[Piece]) -> str:
     painted = ""
     for style, pieces in groupby(row, key=lambda one: one.style):
-        text, colour = "".join(one.text for one in pieces), _COLOURS.get(style)
+        text, colour = "".join(piece.text for piece in pieces), _COLOURS.get(style)
         painted += f"\x1b[{colour}m{text}\x1b[0m" if colour else text
     return painted
 

@@ -158,7 +158,7 @@ class Sides:
         found["registration_endpoint"] = self.ours + REGISTER
         found.pop(_NO_DOCUMENTS, None)
         if isinstance(methods := found.get(_AUTH_METHODS), list):
-            found[_AUTH_METHODS] = [one for one in methods if one in _USABLE]
+            found[_AUTH_METHODS] = [method for method in methods if method in _USABLE]
         return json.dumps(found).encode()
 
     def translated(
@@ -222,7 +222,7 @@ def without_metadata_urls(challenge: str) -> str:
     'Bearer scope="a"'
     """
     pieces = pieces_of(challenge)
-    marked = "".join(one[0] if one["url"] is None else "\0" for one in pieces)
+    marked = "".join(piece[0] if piece["url"] is None else "\0" for piece in pieces)
     return _REMOVED.sub(lambda one: "" if one[0][0] == "," else " ", marked).strip(" \t,")
 
 
@@ -310,7 +310,7 @@ class Registrations:
         self._size += len(client_id) + registration.size
         while len(self._by_client) > MANY or self._size > _MOST_BYTES:
             others = (one for one in self._by_client if one != client_id)
-            unused = (one for one in others if not self._by_client[one].is_used)
+            unused = (other for other in others if not self._by_client[other].is_used)
             self._forget(next(unused, None) or next(iter(self._by_client)))
 
     def _forget(self, client_id: str) -> None:

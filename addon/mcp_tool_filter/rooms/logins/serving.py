@@ -117,7 +117,7 @@ class OwnLogin:
 
     def _send(self, exchange: Exchange, value: str, go_on: Callable[[], None]) -> None:
         self._sent.setdefault(exchange, _Sent()).value = value
-        kept = [one for one in exchange.out_fields if one[0].lower() != _AUTHORIZATION]
+        kept = [field for field in exchange.out_fields if field[0].lower() != _AUTHORIZATION]
         exchange.out_fields = (*kept, (_AUTHORIZATION, value.encode()))
         exchange.out_head = None  # nobody else gets it
         go_on()
@@ -375,7 +375,7 @@ def _all(fields: Fields, name: bytes) -> list[str]:
 
 
 def _without(fields: Fields, names: frozenset[bytes]) -> Fields:
-    return tuple(one for one in fields if one[0].lower() not in names)
+    return tuple(field for field in fields if field[0].lower() not in names)
 
 
 def our_address(exchange: Exchange) -> str:

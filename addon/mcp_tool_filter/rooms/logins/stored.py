@@ -85,7 +85,7 @@ async def fetch_login_documents(target: Target, endpoint: str) -> list[bytes]:
                 found.append(document)
                 with suppress(ProtocolError):
                     issuers = parse_resource_metadata(document, origin.url + endpoint).issuers
-                    ours = [one for one in issuers if origin.path_to(one) is not None]
+                    ours = [issuer for issuer in issuers if origin.path_to(issuer) is not None]
                     named = [place for one in ours for place in server_documents(one)]
                     places += [place for place in named if place not in places]
     except (TimeoutError, HttpFailed):

@@ -340,4 +340,4 @@ def _is_message(body: bytes) -> bool:
 
 def _is_server_document(target: str) -> bool:
     path = target.partition("?")[0]
-    return any(one in path for one in SERVER_DOCUMENTS) and is_login_document(target)
+    return any(document in path for document in SERVER_DOCUMENTS) and is_login_document(target)

@@ -286,8 +286,8 @@ class ToolFilter:
         while True:
             await asyncio.sleep(_SECONDS_BETWEEN_TICKS)
             connections.close_silent(self.proxy.crowd.seats)
-            for one in list(self._layers.values()):
-                one.tick(loop.time())
+            for layer in list(self._layers.values()):
+                layer.tick(loop.time())
 
     def _holders(self) -> Iterator[Holder]:
         for layer in list(self._layers.values()):
@@ -520,7 +520,7 @@ async def replay(flow: HTTPFlow, layer: EngineLayer, address: Address | None) ->
 
 def _begin(flow: HTTPFlow, service: Service, address: Address | None, down: InnerClient) -> None:
     target, fields, body = shown_request(flow)
-    kept = [one for one in fields if one[0].lower() not in (*_FRAMING, b"host")]
+    kept = [field for field in fields if field[0].lower() not in (*_FRAMING, b"host")]
     head = RequestHead(
         flow.request.method, target.decode("latin-1"), ((b"host", b"localhost"), *kept)
     )

@@ -104,8 +104,10 @@ class UpstreamPlaces:
     @property
     def is_overfull(self) -> bool:
         handlers = _handlers()
-        both = sum(len(one.transports) for one in handlers)
-        clients = sum(one.client in one.transports for one in handlers)  # others are leaving
+        both = sum(len(handler.transports) for handler in handlers)
+        clients = sum(
+            handler.client in handler.transports for handler in handlers
+        )  # others are leaving
         most = most_upstream_connections(self._crowd.descriptors, clients)
         return both - clients + self._lent > most
 
@@ -184,8 +186,10 @@ class HoldingClient:
         """Bytes that wait to be sent to it, or to an upstream for it."""
         handler = handler_of(self.client)
         connections = list(handler.transports) if handler else []
-        transports = [_transport_of(self.client, one) for one in connections]
-        return sum(one.get_write_buffer_size() for one in transports if one is not None)
+        transports = [_transport_of(self.client, connection) for connection in connections]
+        return sum(
+            transport.get_write_buffer_size() for transport in transports if transport is not None
+        )
 
     def give_up(self) -> None:
         """Disconnect it."""

@@ -413,7 +413,7 @@ def _another[M: (http.Request, http.Response)](message: M) -> M:
 
 
 def _unframed(fields: Fields) -> Fields:
-    return tuple([one for one in fields if one[0].lower() not in _FRAMING])
+    return tuple([field for field in fields if field[0].lower() not in _FRAMING])
 
 
 def _is_killed(flow: Flow) -> bool:

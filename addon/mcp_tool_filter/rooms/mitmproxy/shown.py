@@ -216,7 +216,7 @@ class ShownExchange(Exchange):
         notes = notes_on(head, self.service.listener)
         links = links_in(answer.fields)
         if links == self._links:  # they were judged, or are our own
-            kept = [one for one in notes.fields if one[0].lower() not in WITH_URLS]
+            kept = [field for field in notes.fields if field[0].lower() not in WITH_URLS]
             notes.fields = (*kept, *links)
         elif not notes.stays and self.asked is not None and self.asked.waits:
             raise ProtocolError("a redirect that leads away from us")

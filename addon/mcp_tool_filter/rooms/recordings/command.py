@@ -67,8 +67,10 @@ def run_replay(typed: Given) -> int:
     if "json" in typed:
         print(json.dumps(outcomes if len(outcomes) > 1 else outcomes[0], indent=2))
     elif "transcript" not in typed:
-        print("\n\n".join("\n".join(map(printable, _lines(one))) for one in outcomes))
-    failed = any(one["refused"] or one["leaks"] or _would_refuse(one) for one in outcomes)
+        print("\n\n".join("\n".join(map(printable, _lines(outcome))) for outcome in outcomes))
+    failed = any(
+        outcome["refused"] or outcome["leaks"] or _would_refuse(outcome) for outcome in outcomes
+    )
     return REFUSED if "gate" in typed and failed else 0
 
 
@@ -92,7 +94,7 @@ def _outcome(name: str, transcript: Transcript, *, is_shadow: bool) -> ReplayRep
 
     snapshot, calls = transcript.snapshot, transcript.calls
     judgements = [one for turn in transcript.turns for one in turn.judgements]
-    things = [one for judgement in judgements for one in judgement.things]
+    things = [thing for judgement in judgements for thing in judgement.things]
     reported = [one for judgement in judgements for one in judgement.reported]
     return ReplayReport(
         recording=name,
@@ -138,7 +140,7 @@ def _lines(outcome: ReplayReport) -> Iterator[str]:
 def _would_refuse(outcome: ReplayReport) -> bool:
     """Tell whether a call would be refused with these options, if they were enforced."""
     calls = (one for one in outcome["reported"] if one["tool"] and not one["of_answer"])
-    return outcome["shadow"] and any(one["verdict"] in ("refused", "dropped") for one in calls)
+    return outcome["shadow"] and any(call["verdict"] in ("refused", "dropped") for call in calls)
 
 
 def _reported_lines(reported: Sequence[Reported]) -> Iterator[str]:

@@ -115,7 +115,7 @@ def mcp_recorded_upstream(request: pytest.FixtureRequest) -> Iterator[McpRecorde
 def _found(path: str | Path, request: pytest.FixtureRequest) -> Path:
     folders = [Path.cwd(), _folder(request.config), request.path.parent]
     candidates = [folder / path for folder in folders if folder]
-    return next((one for one in candidates if one.is_file()), Path(path))
+    return next((candidate for candidate in candidates if candidate.is_file()), Path(path))
 
 
 class RecordingFile(pytest.File):

@@ -402,9 +402,9 @@ def _kept(fields: Fields) -> Fields:
     """Leave out what frames a message, and the names that only HTTP/2 has."""
     return tuple(
         [
-            one
-            for one in fields
-            if one[0].lower() not in _OURS_TO_SAY and not one[0].startswith(b":")
+            field
+            for field in fields
+            if field[0].lower() not in _OURS_TO_SAY and not field[0].startswith(b":")
         ]
     )
 

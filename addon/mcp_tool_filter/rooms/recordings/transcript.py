@@ -90,11 +90,11 @@ class RecordedTurn:
     @property
     def is_untouched(self) -> bool:
         """True if the filter forwarded all its messages unchanged."""
-        return all(isinstance(one.verdict, Forward) for one in self.judgements)
+        return all(isinstance(judgement.verdict, Forward) for judgement in self.judgements)
 
     @property
     def refusals(self) -> list[Judgement]:
-        return [one for one in self.judgements if is_refusal(one.verdict)]
+        return [judgement for judgement in self.judgements if is_refusal(judgement.verdict)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ def _kept_request(turn: RecordedTurn) -> bool:
 def _kept_answer(turn: RecordedTurn) -> bool:
     if turn.reached is None or turn.said == turn.heard:
         return True
-    if any(one.why is Why.INVALID for one in turn.judgements):
+    if any(judgement.why is Why.INVALID for judgement in turn.judgements):
         return True
     said = [part for part in _parts(turn.said, turn) if not _may_change(part)]
     heard = [part for part in _parts(turn.heard, turn) if not _may_change(part)]
@@ -248,7 +248,7 @@ def _parts(body: bytes, turn: RecordedTurn) -> list[bytes]:
     """Split an answer into the parts that are judged separately: events, messages, or all of it."""
     if turn.is_stream:
         events = [one for one in EventParser().feed(body) if isinstance(one, Event)]
-        return [one.raw.strip(b"\r\n") for one in events if one.raw.strip(b"\r\n")]
+        return [event.raw.strip(b"\r\n") for event in events if event.raw.strip(b"\r\n")]
     message = read(body)
     if isinstance(message, Batch):
         return [one.place.raw for one in singles(message)]

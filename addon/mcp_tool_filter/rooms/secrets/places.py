@@ -153,9 +153,9 @@ def replace(text: str, secrets: Iterable[Secret], mask: Callable[[Secret], str])
     """Return the text with each secret replaced. (They must be sorted, without overlaps.)"""
     parts: list[str] = []
     done = 0
-    for one in secrets:
-        parts += [text[done : one.start], mask(one)]
-        done = one.end
+    for secret in secrets:
+        parts += [text[done : secret.start], mask(secret)]
+        done = secret.end
     return "".join([*parts, text[done:]])
 
 

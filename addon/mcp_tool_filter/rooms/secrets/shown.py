@@ -86,7 +86,7 @@ def _is_plain(word: str) -> bool:
         return False
     for segment in re.split("[/\\\\]", _VERSION.sub("", word)):
         runs = _RUN.findall(segment)
-        is_text = all(len(one) < 12 or (one.islower() and len(one) < 24) for one in runs)
+        is_text = all(len(run) < 12 or (run.islower() and len(run) < 24) for run in runs)
         if len(segment) >= 12 and not (is_text and not _DIGIT.search(segment)):
             return False
     return True

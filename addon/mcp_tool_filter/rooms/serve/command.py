@@ -92,7 +92,9 @@ def _plans(sources: Sources, check: Callable[[Settings], None] = refuse_stranger
     """Return how to run each server. Raises StartError for a mistake in any of them."""
     assert sources.file
     plans = [_plan(sources, name, check) for name in sources.file.servers]
-    return [_apart(one) if any(_shares(one, other) for other in plans) else one for one in plans]
+    return [
+        _apart(plan) if any(_shares(plan, other) for other in plans) else plan for plan in plans
+    ]
 
 
 def _shares(one: Plan, other: Plan) -> bool:
@@ -242,7 +244,7 @@ class _Filter(Filter):
         own = {"deny": [one for one in deny if one != NOTHING], "except": exceptions}
         try:
             plans = _plans(self._file.with_patterns(name, own), _ignore)
-            self._servers.edit(next(one for one in plans if one.name == name))
+            self._servers.edit(next(plan for plan in plans if plan.name == name))
         except StartError as error:
             return str(error)
         return ""

@@ -375,7 +375,7 @@ class Running:
     def has(self, path: str) -> bool:
         """Tell whether its upstream could find its MCP endpoint at this path."""
         endpoints = {self.plan.config.endpoint, self.site and self.site.listener.fetched.endpoint}
-        known = [plain_path(one).casefold() for one in endpoints if one]
+        known = [plain_path(endpoint).casefold() for endpoint in endpoints if endpoint]
         path = path.casefold()
         return any(path == one or (one != "/" and path.startswith(f"{one}/")) for one in known)
 

@@ -292,7 +292,7 @@ class Bridge:
 def _asker(request: ServedRequest) -> object:
     """Return the credentials of a request."""
     names = Head(request.method, request.target, tuple(request.headers)).credentials
-    return frozenset(one for one in request.headers if one[0] in names)
+    return frozenset(header for header in request.headers if header[0] in names)
 
 
 async def answer_from(

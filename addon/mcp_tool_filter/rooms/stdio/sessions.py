@@ -400,17 +400,22 @@ class ChildSession:
             await self._receive(line, tuple(singles(message)))
 
     async def _receive(self, line: bytes, members: Sequence[Single]) -> None:
-        responses = [one for one in members if isinstance(one, Response)]
-        outboxes = [self._answered(one.id) for one in responses if one.id is not None]
+        responses = [member for member in members if isinstance(member, Response)]
+        outboxes = [
+            self._answered(response.id) for response in responses if response.id is not None
+        ]
         found = next((outbox for outbox in outboxes if outbox is not None), None)
         if found is not None:
             await self._deliver(found, line, is_answer=len(responses) == len(members))
             self._end_if_answered(found)
         elif not responses:
-            if any(isinstance(one, Notification) and one.method == LIST_CHANGED for one in members):
+            if any(
+                isinstance(member, Notification) and member.method == LIST_CHANGED
+                for member in members
+            ):
                 self.on_list_changed()
             await self.receive_other(line)
-        elif all(one.id is None for one in responses):
+        elif all(response.id is None for response in responses):
             await self._replace(line, "an answer without an id")
 
     async def _deliver(self, outbox: Outbox, line: bytes, *, is_answer: bool) -> None:

@@ -59,7 +59,7 @@ class _Held:
             return {}
         message = _parsed(self.line)
         requests = [one for one in singles(message) if isinstance(one, Request)] if message else []
-        ids = {id_value(one.id): one.id for one in requests}
+        ids = {id_value(request.id): request.id for request in requests}
         return {value: id for value, id in ids.items() if value not in self.cancelled}
 
     @property
@@ -163,9 +163,9 @@ def _without(ids: set[str], line: bytes | CutLine, verdict: Verdict) -> Verdict:
     message = _parsed(line if isinstance(verdict, Forward) else verdict.text)
     members = singles(message) if message else ()
     kept = [
-        one.place.raw
-        for one in members
-        if not (isinstance(one, Request) and id_value(one.id) in ids)
+        member.place.raw
+        for member in members
+        if not (isinstance(member, Request) and id_value(member.id) in ids)
     ]
     owed = verdict.owed if isinstance(verdict, Rewrite) else ()
     reason = Reason(Why.CHANGED)
