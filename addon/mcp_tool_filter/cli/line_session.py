@@ -15,7 +15,12 @@ from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.process.plugs import Entry, RoomMissing, load
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.conversation.policy_in_force import Observer, Propagate
+    from mcp_tool_filter.cli.settings import Sources
+    from mcp_tool_filter.core.conversation.policy_in_force import (
+        Observer,
+        PolicyInForce,
+        Propagate,
+    )
     from mcp_tool_filter.core.policy.situation import Link
     from mcp_tool_filter.core.policy.snapshot import Snapshot
     from mcp_tool_filter.core.process.background import EffectHost
@@ -83,11 +88,23 @@ class LineSession:
     """Reads the rules file, if there is one. Raises StartError."""
     server: Callable[[], str] = str
     """What the server calls itself."""
+    revision: Callable[[], str] = str
+    """The revision that both speak; empty if it is not known yet."""
     has_login: bool = False
     snapshot: Snapshot | None = None
     shows_page: bool = False
     on_ready: list[Callable[[], None]] = field(default_factory=list)
     """Called once its lines are judged."""
+    policy: PolicyInForce | None = None
+    """Set once its lines are judged."""
+    edit_deny: Callable[[list[str], list[str]], str] = lambda _deny, _exceptions: "Not ready yet"
+    """Sets the deny patterns and their exceptions; returns the problem with them."""
+    adopt: Callable[[Config], None] = lambda _config: None
+    """Uses another configuration from now on. Raises StartError."""
+    sources: Sources | None = None
+    """Where the settings are from, if a config file is among them."""
+    tell_client: Callable[[list[bytes]], None] = lambda _lines: None
+    """Sends the client lines of ours, and does not wait."""
     reports: list[Callable[[Snapshot], Iterable[str]]] = field(default_factory=list)
     """What rooms add to the report about its tools."""
     on_listed: list[Callable[[], None]] = field(default_factory=list)

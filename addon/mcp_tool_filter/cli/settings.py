@@ -135,15 +135,23 @@ class Settings:
 
     @cached_property
     def _config(self) -> Config:
+        with in_our_words():
+            return self._read(self.texts)
+
+    def with_patterns(self, deny: Sequence[str], exceptions: Sequence[str], now: Config) -> Config:
+        """Return a configuration with these instead of all deny patterns and globs; ``now`` is the
+        one in force. Raises StartError."""
+        patterns: dict[str, Texts] = {"deny": tuple(deny) or None, "deny_glob": None}
+        patterns["except"] = tuple(exceptions) or None
+        return self._read({**self.texts, **patterns}, now)
+
+    def _read(self, texts: Mapping[str, Texts], known: Config | None = None) -> Config:
         from mcp_tool_filter.cli.parsing import parse_config  # --help need not wait for it
         from mcp_tool_filter.cli.rooms import ROOMS
         from mcp_tool_filter.core.process.plugs import settled
 
-        with in_our_words():
-            config = parse_config(
-                self.texts, allow_too=self.allow_too, edit_tables=self.edit_tables
-            )
-        return settled(ROOMS, config)
+        config = parse_config(texts, allow_too=self.allow_too, edit_tables=self.edit_tables)
+        return settled(ROOMS, config, known)
 
 
 @contextmanager

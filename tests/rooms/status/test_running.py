@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mcp_tool_filter.rooms.status import running
-from mcp_tool_filter.rooms.status.running import announce, own_folder, running_filters
+from mcp_tool_filter.rooms.status.running import announce, ask_filter, own_folder, running_filters
 from tests.cli.launched import launched
 from tests.make import calling
 from tests.raw_client import post, raw_client
@@ -31,6 +31,7 @@ def base(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A short path: a socket's has at most about 100 bytes."""
     with TemporaryDirectory(prefix="run-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        monkeypatch.setenv("XDG_STATE_HOME", f"{folder}/state")
         yield Path(folder)
 
 
@@ -151,6 +152,77 @@ async def test_filters_of_every_kind_are_found_with_their_counts(
         assert len(list((base / "mcp-tool-filter").iterdir())) == 1
         assert pipe.leaves() == 0
         assert list((base / "mcp-tool-filter").iterdir()) == []
+
+
+@pytest.mark.parametrize("deep", ["", "x" * 100], ids=["a short home", "a deep home"])
+def test_without_the_variable_sockets_are_below_the_folder_for_state(
+    base: Path, deep: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS, in containers and in cron jobs. A reader with the variable finds them, too."""
+    home = base / "home" / deep
+    (home / ".local").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_STATE_HOME")
+    environment = {"XDG_RUNTIME_DIR": "", "XDG_STATE_HOME": ""}
+    with filtered("--", *upstream(), home=home, environment=environment) as client:
+        client.opens()
+        client.asks("tools/list")
+        [said] = eventually(lambda: found(1))
+        assert said["pid"] == client.process.pid
+        monkeypatch.delenv("XDG_RUNTIME_DIR")
+        assert [one["pid"] for one in running_filters()] == [client.process.pid]
+        folder = home / ".local" / "state" / "mcp-tool-filter" / "run"
+        assert own_folder() == folder
+        assert {one.stat().st_mode & 0o777 for one in (folder, folder.parent)} == {0o700}
+        assert client.leaves() == 0
+        assert list(folder.iterdir()) == []
+
+
+def test_a_page_asks_a_session_for_messages_and_switches_its_tools(
+    base: Path, tmp_path: Path
+) -> None:
+    tools = upstream("--tools", "read_file,write_file")
+    environment = {"XDG_RUNTIME_DIR": str(base)}
+    with filtered("--", *tools, home=tmp_path, environment=environment) as client:
+        client.opens()
+        client.asks("tools/list")
+        client.calls("read_file")
+        [said] = eventually(lambda: found(1))
+        pid = said["pid"]
+        state = ask_filter(pid, {"after": 0})["state"]
+        assert [one["method"] for one in state["recent"]] == ["tools/call", "tools/list"]
+        client.calls("write_file")
+        state = ask_filter(pid, {"after": state["recent"][0]["number"]})["state"]
+        [last] = state["recent"]
+        [shown] = state["listeners"]
+        assert (last["tool"], shown["transport"], shown["exposed"]) == ("write_file", "stdio", 2)
+        details = ask_filter(pid, {"do": ["details", {"number": last["number"]}]})["done"]
+        assert json.loads(details["arguments"])["name"] == "write_file"
+        deny = {"deny": ["^write_"]}
+        assert ask_filter(pid, {"do": ["apply", deny]})["done"] == {"problem": ""}
+        assert [one["name"] for one in client.asks("tools/list")["result"]["tools"]] == [
+            "read_file"
+        ]
+        assert "error" in client.calls("write_file")
+        assert (
+            "Unsafe" in ask_filter(pid, {"do": ["apply", {"deny": ["(a+)+"]}]})["done"]["problem"]
+        )
+        assert ask_filter(pid, {"do": ["undo", {}]})["done"] == {"problem": ""}
+        assert len(client.asks("tools/list")["result"]["tools"]) == 2
+        for odd in ({"do": ["nothing", {}]}, {"do": ["apply", {"deny": 1}]}):
+            assert ask_filter(pid, odd)["done"]["problem"]
+        others: list[dict[str, Any]] = [{"do": []}, {"x": 1}, {"after": "1"}]
+        for other in others:
+            assert ask_filter(pid, other)["pid"] == pid
+        assert ask_filter(1, {"after": 0}) == {"problem": "This filter has ended"}
+        [path] = (base / "mcp-tool-filter").iterdir()
+        for text in (b"", b"[1", b"[]\n", b"\n"):  # an older reader says nothing
+            with socket.socket(socket.AF_UNIX) as asker:
+                asker.connect(str(path))
+                asker.sendall(text)
+                asker.settimeout(5)
+                assert bool(asker.recv(10)) is (text != b"[1")
+        assert client.leaves() == 0
 
 
 def test_a_session_works_where_no_socket_is_possible(base: Path, tmp_path: Path) -> None:

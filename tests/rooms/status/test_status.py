@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -266,27 +266,73 @@ def test_what_one_process_serves_is_joined_by_name(home: Path, status_of: Status
 EVIL = "<img/src=x/onerror=document.title='owned'>"
 
 
-def test_one_page_shows_all_running_filters(home: Path, base: Path) -> None:
-    """Behind a token, like each dashboard; names of tools are text."""
-    command = upstream("--tools", f"read_file,{EVIL}")
-    with (
-        filtered("status", "--open", "--no-browser", home=home) as shows,
-        filtered("--", *command, home=home) as client,
-    ):
-        found = re.search(r"Dashboard: (http://127.0.0.1:(\d+)/\S+)\n", shows.said_on_stderr("\n"))
-        assert found
+def test_one_page_shows_and_switches_all_running_filters(
+    home: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stdio server, one over HTTP that has no page of its own, one of a config file. Behind a
+    token, like each dashboard; names of tools are text."""
+    command = upstream("--tools", f"read_file,write_file,{EVIL}")
+    file = write_config(home, f"[servers.filed]\ncommand = {json.dumps(upstream())}\n")
+    with ExitStack() as stack:
+        url = stack.enter_context(session_upstream()).url
+        client = stack.enter_context(filtered("--deny", "^delete_", "--", *command, home=home))
+        filed = stack.enter_context(filtered("--server", "filed", home=home))
+        flags = ("-u", url, "--port", "0", "-d", "^delete_", "--log-format", "none")
+        http = stack.enter_context(filtered(*flags, home=home))
+        port = int(
+            cast("re.Match[str]", re.search(r"127.0.0.1:(\d+)", http.said_on_stderr(" ->")))[1]
+        )
+        filed.opens()
+        filed.asks("tools/list")
         client.opens()
         client.asks("tools/list")
-        client.calls("read_file")
-        eventually(running_filters)
+        client.calls("read_file")  # before anybody looks
+        client.calls("delete_file")
+        shows = stack.enter_context(filtered("status", "--open", "--no-browser", home=home))
+        found = re.search(r"Dashboard: (http://127.0.0.1:(\d+)/\S+)\n", shows.said_on_stderr("\n"))
+        assert found
+        eventually(lambda: len(running_filters()) == 3)
         for path in ("/mcp/running", f"/mcp?token={'x' * 32}"):
             assert Served(int(found[2]), shows).send("GET", path).status == 403
-        with browser(home) as page:
-            page.go(found[1])
-            page.wait_for("Live", "stdio-upstream")
-            assert page.run("return document.title") == "MCP tool filter"
-            assert page.errors() == []
-            client.leaves()
-            page.wait_for("No filter is running.")
+        page = stack.enter_context(browser(home))
+        page.go(found[1])
+        page.wait_for("Live", "stdio-upstream 1", "filed", url.split("/")[2])
+        page.wait_for("tools/call read_file", "tools/call delete_file", "refused (^delete_)")
+        served = Served(port, http)
+        served.opens()
+        served.calls("search")
+        page.wait_for("tools/call search")
+        client.calls("write_file")
+        page.wait_for("tools/call write_file")
+        page.run(CLICK_MESSAGE, "write_file")
+        page.wait_for("Request", "Answer", '"name": "write_file"')
+        page.find("#tab-tools").click()
+        page.wait_for(EVIL)
+        page.find("button[aria-label='Hide write_file of stdio-upstream 1']").click()
+        page.wait_for("1 tool to hide, 0 to show")
+        page.find("button[aria-label='Apply the changes of stdio-upstream 1']").click()
+        page.wait_for("Now active")
+        assert "write_file" not in names_in(client.asks("tools/list"))
+        assert "error" in client.calls("write_file")
+        page.find("button[aria-label='Hide delete_file of filed']").click()
+        page.find("button[aria-label='Apply the changes of filed']").click()
+        page.find("button[aria-label='Save the patterns of filed']").click()
+        page.wait_for("This changes in", "+deny = ['^delete_file$']")
+        page.find("button[aria-label='Write the file of filed']").click()
+        page.wait_for("Saved in")
+        assert file.read_text().endswith("deny = ['^delete_file$']\n")
+        assert page.run("return document.title") == "MCP tool filter"
+        assert page.errors() == []
+        client.leaves()
+        page.find(".server.ended")
+        filed.leaves()
+        http.process.terminate()
+        page.wait_for("No filter is running.")
         shows.process.terminate()
         assert shows.ends() == 0
+
+
+CLICK_MESSAGE = """
+const rows = [...document.querySelectorAll(".rows .message")];
+rows.find((one) => one.innerText.includes(arguments[0])).click();
+"""

@@ -16,7 +16,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from mcp_tool_filter.cli.flags import UsageError, with_flags
-from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.cli.report import only_warnings, render_report
 from mcp_tool_filter.cli.rooms import ROOMS, make_activity
 from mcp_tool_filter.cli.settings import Settings, in_our_words, target_of
@@ -194,7 +193,7 @@ class HttpFilter(Filter):
                 self.around,
                 fetch=ask or fetch_with_progress,
                 edit_deny=self._edit_deny,
-                savings=savings_for(settings),
+                savings=partial(savings_for, settings),
             )
         )
         self.proxy.adopt(settings.config())
@@ -210,11 +209,8 @@ class HttpFilter(Filter):
     def _edit_deny(self, deny: list[str], exceptions: list[str]) -> str:
         """Use these patterns instead of all deny patterns and globs; return the problem with
         them."""
-        texts = {**self.settings.texts, "deny": tuple(deny) or None, "deny_glob": None}
-        texts["except"] = tuple(exceptions) or None
         try:
-            config = parse_config(texts, allow_too=self.settings.allow_too)
-            self.proxy.adopt(config)
+            self.proxy.adopt(self.settings.with_patterns(deny, exceptions, self.proxy.config))
         except StartError as error:
             log.warning("Not adopted, the old filter stays. %s", error)
             return str(error)
@@ -223,7 +219,7 @@ class HttpFilter(Filter):
 
 def savings_for(settings: Settings) -> Savings | None:
     """Return what saves the patterns of the dashboard, if there is one and a config file."""
-    if settings.sources is None or not (settings.texts["dashboard"] or settings.inspect):
+    if settings.sources is None:
         return None
     from mcp_tool_filter.rooms.page.saving import FileOfPatterns
 

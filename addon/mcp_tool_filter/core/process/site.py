@@ -99,8 +99,8 @@ class Surroundings:
     find_names: NamesFinder = find_names
     edit_deny: Callable[[list[str], list[str]], str] = _cannot_edit
     """Sets the deny patterns and their exceptions for the dashboard; returns the problem."""
-    savings: object = None
-    """Saves them in the config file; the room that shows a page knows how."""
+    savings: Callable[[], object] = lambda: None
+    """Returns what saves them in the config file; the room that shows a page knows how."""
     config_file: str = ""
     """The config file from which servers have their names."""
     hang_up: Callable[[], Awaitable[None]] | None = None

@@ -183,7 +183,7 @@ def make_master(
             needs_hosts=given is None,
             sinks=[activity.show] if activity else [],
             on_end=partial(say_summary, activity),
-            savings=savings_for(settings),
+            savings=partial(savings_for, settings),
         )
         master = (
             make_web_master(options, addon, say) if settings.inspect else LeanMaster(options, addon)

@@ -23,7 +23,7 @@ import shlex
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from hmac import compare_digest
 from pathlib import Path
 from time import time
@@ -544,21 +544,59 @@ def answer_page(board: Dashboard, method: str, path: str, body: bytes) -> Answer
     return Answered(200, (_FILES / name).read_bytes(), content_type=_TYPES[Path(name).suffix])
 
 
+def answer_other(
+    board: Dashboard, question: JsonObject, described: JsonObject
+) -> JsonObject | bytes:
+    """Answer the page of another process of this user."""
+    match question:
+        case {"after": int(after)}:
+            return _dumps({**described, "state": board.state(after, _MOST_SHOWN)})
+        case {"do": [str(name), dict(said)]}:
+            try:
+                return _dumps({"done": _change(board, name, said)})
+            except (ValueError, KeyError, TypeError, RecursionError):
+                return {"done": {"problem": "The filter does not know this request"}}
+    return described
+
+
 async def answer_visitor(board: Dashboard, method: str, path: str, body: bytes) -> Answered:
     """Answer the same, also about other processes."""
     if path == "/mcp/running" and method != "POST":
-        return await _answer_running()
-    if path == "/mcp/others" and method == "POST":
-        return await _answer_running()
+        return await _answer_running(lambda _pid: {})
+    if method == "POST" and (said := _said_to_others(path, body)) is not None:
+        if path == "/mcp/others":
+            after = said["after"]
+            return await _answer_running(lambda pid: {"after": int(after.get(str(pid), 0))})
+        return await _answer_for(path.rpartition("/")[2], said)
     return answer_page(board, method, path, body)
 
 
-async def _answer_running() -> Answered:
+def _said_to_others(path: str, body: bytes) -> JsonObject | None:
+    """Return what a request says, if it is for other processes."""
+    try:
+        said = orjson.loads(body)
+        if path == "/mcp/others":
+            return {"after": {str(pid): int(number) for pid, number in said["after"].items()}}
+        return said if isinstance(said["pid"], int) and said["pid"] != os.getpid() else None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+async def _answer_running(question: Callable[[int], JsonObject]) -> Answered:
     """Answer what all running filters of this user say."""
     from mcp_tool_filter.rooms.status.running import running_filters
 
-    found = await asyncio.to_thread(running_filters)  # this filter answers, too
-    return _json({"running": found, "pid": os.getpid()})
+    own = os.getpid()
+    ask = partial(running_filters, lambda pid: question(pid) if pid != own else {})
+    return _json({"running": await asyncio.to_thread(ask), "pid": own})
+
+
+async def _answer_for(name: str, said: JsonObject) -> Answered:
+    """Answer what another process says to a request."""
+    from mcp_tool_filter.rooms.status.running import ask_filter
+
+    found = await asyncio.to_thread(ask_filter, said["pid"], {"do": [name, said]})
+    return _json(found.get("done") or {"problem": found.get("problem", "It does not answer")})
 
 
 def _change(board: Dashboard, name: str, said: dict[str, object]) -> dict[str, object]:
@@ -587,11 +625,14 @@ def _change(board: Dashboard, name: str, said: dict[str, object]) -> dict[str, o
 
 
 def _json(answer: dict[str, object]) -> Answered:
+    return Answered(200, _dumps(answer), content_type=_JSON)
+
+
+def _dumps(answer: dict[str, object]) -> bytes:
     try:
-        text = orjson.dumps(answer)
+        return orjson.dumps(answer)
     except TypeError:  # for example half a surrogate pair in a tool's name
-        text = json.dumps(answer, default=_loaded).encode()
-    return Answered(200, text, content_type=_JSON)
+        return json.dumps(answer, default=_loaded).encode()
 
 
 def _loaded(part: object) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import cached_property
@@ -9,16 +10,20 @@ from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary
 
 from mcp_tool_filter.core.process.plugs import Plug
+from mcp_tool_filter.core.process.statistics import JsonObject
 from mcp_tool_filter.rooms.page.dashboard import (
     Dashboard,
     Overview,
     SavesPatterns,
     Switches,
+    answer_other,
     dashboard_server,
 )
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.process.proxy import Proxy
+
+_UNSEEN = 10.0  # seconds without a question until nobody looks any more
 
 
 class LivePage(Plug):
@@ -29,6 +34,8 @@ class LivePage(Plug):
         self._switches: WeakKeyDictionary[Proxy, Switches] = WeakKeyDictionary()
         self._opened = AsyncExitStack()
         self._address: str | None = None
+        self._asked_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
     @cached_property
     def overview(self) -> Overview:
@@ -62,10 +69,32 @@ class LivePage(Plug):
             server = dashboard_server(self.dashboard, port, self.proxy.around.report)
             self._address = await self._opened.enter_async_context(server)
 
+    # For the page of another process
+
+    def answer_other(self, question: JsonObject, described: JsonObject) -> JsonObject | bytes:
+        """Answer another process of this user; its page gets the messages from now on."""
+        self._asked_at = asyncio.get_running_loop().time()
+        if self.proxy.page is None:
+            self.proxy.page = self.dashboard.timeline.note
+            self._watch_until_unseen()
+        return answer_other(self.dashboard, question, described)
+
+    def _watch_until_unseen(self) -> None:
+        from mcp_tool_filter.rooms.telemetry.watchers import Watchers  # only while one looks
+
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._asked_at > _UNSEEN:
+            self.proxy.page = None
+        else:
+            self._timer = loop.call_later(_UNSEEN, self._watch_until_unseen)
+        self.proxy.plugs.find(Watchers).show_page()
+
     def facts(self) -> Mapping[str, str | None]:
         return {"dashboard": self._address}
 
     async def close(self) -> None:
+        if self._timer:
+            self._timer.cancel()
         await self._opened.aclose()
 
     def _problem_of(self, name: str) -> str | None:
@@ -80,7 +109,7 @@ class LivePage(Plug):
                 lambda: proxy.config,
                 lambda: [site.listener.snapshot for site in proxy.sites.values()],
                 proxy.around.edit_deny,
-                savings=cast("SavesPatterns | None", proxy.around.savings),
+                savings=cast("SavesPatterns | None", proxy.around.savings()),
                 policies=lambda: [site.listener.policy for site in proxy.sites.values()],
                 adopt=proxy.adopt,
                 server="" if proxy is self.proxy else next(iter(proxy.sites)),

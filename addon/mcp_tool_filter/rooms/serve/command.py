@@ -236,7 +236,7 @@ class _Filter(Filter):
             report=_ignore,
             leave=lambda problem: self.proxy.ending.fail(problem.replace(": ", f": {name}: ", 1)),
             edit_deny=partial(self._edit, name),
-            savings=self._file.of(name, is_one_of_several=True),
+            savings=partial(self._file.of, name, is_one_of_several=True),
         )
 
     def _edit(self, name: str, deny: list[str], exceptions: list[str]) -> str:

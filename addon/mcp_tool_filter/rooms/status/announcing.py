@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.core.process.proxy import Proxy
 
 _LONGEST_ANSWER = 1.0  # seconds for the event loop to answer another process
+_LONGEST_FOR_PAGE = 4.0
 
 
 class Announcement(Plug):
@@ -37,6 +38,11 @@ class Announcement(Plug):
         self._is_announced = True
         started, loop = time.time(), asyncio.get_running_loop()
 
+        async def describe_to_page(question: JsonObject) -> JsonObject | bytes:
+            from mcp_tool_filter.rooms.page.page import LivePage  # seldom asked
+
+            return self.proxy.plugs.find(LivePage).answer_other(question, await describe())
+
         async def describe() -> JsonObject:
             servers = list(map(self._describe, self.proxy.sites.values()))
             servers += [self._beside(*one) for one in self.proxy.shown_besides().items()]
@@ -48,7 +54,11 @@ class Announcement(Plug):
         def answer() -> JsonObject:
             return asyncio.run_coroutine_threadsafe(describe(), loop).result(_LONGEST_ANSWER)
 
-        self._announced = announce(answer)
+        def answer_page(question: JsonObject) -> JsonObject | bytes:
+            answering = asyncio.run_coroutine_threadsafe(describe_to_page(question), loop)
+            return answering.result(_LONGEST_FOR_PAGE)
+
+        self._announced = announce(answer, answer_page)
 
     async def close(self) -> None:
         if self._announced:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
@@ -11,7 +12,10 @@ from mcp_tool_filter.cli.line_session import LineSession
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.conversation.policy_in_force import Judged, Observer
+    from mcp_tool_filter.rooms.page.over_stdio import Seen, SessionPage
 
+_MOST_KEPT = 1000  # messages, for a page that is opened later
+_MOST_BYTES = 2 * 1024 * 1024
 _UNLISTED = 1.0  # seconds from the start until the client has asked for the tools, or will not yet
 _PAUSE = 0.05  # seconds in which the client gets the list
 
@@ -30,8 +34,10 @@ class _Presence:
     def __init__(self, session: LineSession) -> None:
         self._session = session
         self._started = time.time()
+        self._kept: deque[Seen] = deque()
+        self._size = 0
         self._early: list[Judged] = []
-        self.note: Observer = self._early.append
+        self.note: Observer = self._note_early
         self.listed = Event()
         self._lock = Lock()
         self._is_over = False
@@ -45,6 +51,17 @@ class _Presence:
             self._is_over = True
             self._close()
 
+    def _note_early(self, judged: Judged) -> None:
+        self._early.append(judged)
+        self._keep(judged)
+
+    def _keep(self, judged: Judged) -> None:
+        """Keep a message for a page. (Its entry would take thirty times as long to make.)"""
+        self._kept.append((judged, time.time(), time.monotonic()))
+        self._size += judged.size
+        while self._size > _MOST_BYTES or len(self._kept) > _MOST_KEPT:
+            self._size -= self._kept.popleft()[0].size
+
     def _announce(self) -> None:
         self.listed.wait(_UNLISTED)
         time.sleep(_PAUSE)
@@ -56,9 +73,33 @@ class _Presence:
         )
 
         session, counted = self._session, Statistics()
-        self.note = lambda judged: counted.note(judged, time.time())
+        keep = self._keep
+
+        def note(judged: Judged) -> None:
+            counted.note(judged, time.time())
+            keep(judged)
+
+        self.note = note
         while self._early:
-            self.note(self._early.pop(0))
+            counted.note(self._early.pop(0), time.time())
+        page: SessionPage | None = None
+
+        def answer_page(question: dict[str, object]) -> dict[str, object] | bytes:
+            nonlocal keep, page
+            if page is None:  # the first that looks
+                from mcp_tool_filter.rooms.page.over_stdio import SessionPage
+
+                page = SessionPage(session, counted)
+            if keep != page.observe:
+                with page.lock:  # what comes now waits for what was kept
+                    keep = page.observe
+                    kept, self._kept, self._size = self._kept, deque(), 0
+                    page.take(kept, until_unseen=back)
+            return page.answer_other(question, answer())
+
+        def back() -> None:
+            nonlocal keep
+            keep = self._keep
 
         def answer() -> dict[str, object]:
             server = describe_server(
@@ -80,5 +121,5 @@ class _Presence:
             )
 
         with self._lock:
-            if not self._is_over and (announced := announce(answer)):
+            if not self._is_over and (announced := announce(answer, answer_page)):
                 self._close = announced.close

@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, NoReturn
 
 from mcp_tool_filter.cli.line_session import LineSession, plug_in
@@ -32,6 +33,7 @@ from mcp_tool_filter.rooms.stdio.child import Child, LateWriter, end_child, writ
 if TYPE_CHECKING:
     from mcp_tool_filter.cli.line_session import LineRules, SendCopy
     from mcp_tool_filter.core.conversation.policy_in_force import Judged
+    from mcp_tool_filter.core.policy.config import Config
     from mcp_tool_filter.core.policy.situation import Link
     from mcp_tool_filter.core.policy.snapshot import Snapshot
     from mcp_tool_filter.core.process.sentences import Introduction
@@ -119,10 +121,37 @@ class StdioSession:
             propagate=self.shape.propagate,
             tell_hidden=lambda faults, _judged: log.warn_of(faults),
         )
+        self._serve_page(judge)
+        self.shape.revision = lambda: judge.server.revision
         self.shape.server, self.shape.has_login = lambda: judge.server.name, has_login
         for each in self.shape.on_ready:
             each()
         return judge
+
+    def _serve_page(self, judge: LineJudge) -> None:
+        """Let a page of another process show and switch the tools."""
+        shape, settings = self.shape, self.settings
+
+        def adopt(config: Config) -> None:
+            from mcp_tool_filter.core.policy.config import refuse_to_open
+
+            refuse_to_open(shape.config, config)
+            notices = judge.adopt(config)
+            shape.config = config
+            if shape.snapshot is not None:
+                shape.snapshot = judge.policy.snapshot
+            if notices:
+                shape.tell_client(notices)
+
+        def edit(deny: list[str], exceptions: list[str]) -> str:
+            try:
+                adopt(settings.with_patterns(deny, exceptions, shape.config))
+            except StartError as error:
+                return str(error)
+            return ""
+
+        shape.policy, shape.adopt, shape.edit_deny = judge.policy, adopt, edit
+        shape.sources = settings.sources
 
     def warn(self) -> None:
         """Print the warnings that need no tool list."""
@@ -290,11 +319,17 @@ def _relay(settings: Settings, session: StdioSession) -> int:
         stdout=session.stdout,
         deciding=deciding,
     )
+    session.shape.tell_client = partial(_in_background, lines.tell_client)
     relay = Relay(lines, stdin=session.stdin)
     session.is_ready = True
     status = relay.run()
     lines.close()
     return status
+
+
+def _in_background(tell: Callable[[list[bytes]], None], lines: list[bytes]) -> None:
+    """Tell the client, who may read nothing for long."""
+    Thread(target=tell, args=(lines,), daemon=True).start()
 
 
 def _report_of(

@@ -116,10 +116,17 @@ class LineJudge:
         self._session = Session(started=time.monotonic())
         self._exchanges = Exchanges(most=_MOST_WAITING, most_bytes=_MOST_WAITING_BYTES)
         client = Client(Via.STDIO, self._session)
+        self.policy = policy
         self._conversation = Conversation(policy, client, self._exchanges)
         self._lock = RLock()
         self.server = ServerName()
         self.asker = ListAsker(config.tool_list_timeout, config.limits)
+
+    def adopt(self, config: Config) -> list[bytes]:
+        """Use another configuration; return what tells the client that its list has changed."""
+        with self._lock:
+            self.policy.adopt(config)
+            return self._conversation.list_changed_notices(in_session=True)
 
     # What the client says
 

@@ -203,7 +203,7 @@ class Pipe:
 
     async def _pass_on_decided(self, line: bytes | CutLine, verdict: Verdict) -> None:
         onward, back = routes(line, verdict, from_client=True)
-        await self._tell_client(back)
+        await self.tell_client(back)
         for message in onward:
             await self._send(message)
 
@@ -269,7 +269,7 @@ class Pipe:
             finally:
                 self._answers_held -= 1
         onward, back = routes(line, decision, from_client=False)
-        await self._tell_client(onward)
+        await self.tell_client(onward)
         for reply in back:
             await self.upstream.post(reply, [], [])
 
@@ -280,7 +280,7 @@ class Pipe:
     async def fail(self, ids: Sequence[str], code: int, text: str) -> None:
         """Answer those of these requests that still wait with an error."""
         self.judge.asker.give_up(ids, is_lost=code == UPSTREAM_LOST)
-        await self._tell_client(self.judge.answer_instead(self._own(ids), code, text))
+        await self.tell_client(self.judge.answer_instead(self._own(ids), code, text))
 
     def _own(self, ids: Sequence[str]) -> list[str]:
         """Leave out ids that the client has reused since this request was answered."""
@@ -294,7 +294,7 @@ class Pipe:
             is_lost = not await self.is_there()
         if not is_lost or (self.keeps_running and not isinstance(error, StreamEnded)):
             return
-        await self._tell_client(await self._lost_replies())
+        await self.tell_client(await self._lost_replies())
         if not self._ended.done():
             if not isinstance(error, StreamEnded):  # that session is over in any case
                 self.say("To keep running when the upstream is lost: --keep-running")
@@ -306,7 +306,7 @@ class Pipe:
         held = await self._held.lose()
         return [*self.judge.lost_replies(besides=besides), *held]
 
-    async def _tell_client(self, lines: Sequence[bytes]) -> None:
+    async def tell_client(self, lines: Sequence[bytes]) -> None:
         if not lines:
             return
         data = b"".join(line + b"\n" for line in lines)
@@ -325,7 +325,7 @@ class Pipe:
                 break
             await asyncio.sleep(_TICK)
         lost = await self._lost_replies(besides=_ENDLESS)
-        late = asyncio.create_task(self._tell_client(lost))
+        late = asyncio.create_task(self.tell_client(lost))
         await asyncio.wait([late], timeout=self.goodbye)
         self.end(0)
 

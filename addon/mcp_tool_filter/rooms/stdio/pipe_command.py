@@ -82,6 +82,12 @@ def _pipe(settings: Settings, session: StdioSession, known: KnownTools) -> Pipe:
     if rules:
         pipe.effects.room_host = rules.host
         pipe.in_background(rules.watch())
+    loop = asyncio.get_running_loop()
+
+    def tell(lines: list[bytes]) -> None:
+        asyncio.run_coroutine_threadsafe(pipe.tell_client(lines), loop)
+
+    session.shape.tell_client = tell
     pipe.learn_tools(known.snapshot)
     session.shape.know(known.snapshot)
     http = open_client(target, login)

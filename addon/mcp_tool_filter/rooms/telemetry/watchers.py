@@ -15,6 +15,7 @@ from mcp_tool_filter.core.conversation.policy_in_force import Judged, Watch
 from mcp_tool_filter.core.engine.exchange import Exchange, Outcome
 from mcp_tool_filter.core.http.bodies import may_be_event_stream
 from mcp_tool_filter.core.http.urls import parse_origin
+from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.effects import WriteLog
 from mcp_tool_filter.core.policy.situation import Client, Direction, Via
 from mcp_tool_filter.core.process.plugs import Plug
@@ -40,6 +41,8 @@ class Watchers(Plug):
     def __init__(self, proxy: Proxy) -> None:
         super().__init__(proxy)
         self._watching: Watching | None = None
+        self._of_page: Watching | None = None
+        """For a page that was opened after the start."""
         self._tracer: Tracer | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -67,6 +70,20 @@ class Watchers(Plug):
         )
         self._timer = asyncio.get_running_loop().call_later(_PAUSE, self._look_again)
 
+    def show_page(self) -> None:
+        """Begin to show the messages of all sites to the page, or end it if there is none."""
+        from mcp_tool_filter.rooms.telemetry.watching import Watching
+
+        proxy, page = self.proxy, self.proxy.page
+        if (page is None) is (self._of_page is None):
+            return
+        origin_of = self._origin_of
+        self._of_page = Watching(Config(), page=page, origin_of=origin_of) if page else None
+        for name, site in proxy.sites.items():
+            (proxy.parts.get(name) or proxy).observe(site.listener.policy, name)
+        if self._timer is None:
+            self._look_again()
+
     def facts(self) -> Mapping[str, str | None]:
         return {"audit_log": self._watching.audit_log if self._watching else None}
 
@@ -78,6 +95,8 @@ class Watchers(Plug):
     def observers(self, _name: str) -> Iterator[Watch]:
         if self._watching is not None:
             yield Watch(self._watching.observe, self._watching.of_plain_calls)
+        if self._of_page is not None:
+            yield Watch(self._of_page.observe, self._of_page.of_plain_calls)
         if self._tracer is not None:
             yield Watch(partial(_trace, self._tracer), of_plain_calls=None)
 
@@ -114,8 +133,9 @@ class Watchers(Plug):
         them.
         """
         self._timer = asyncio.get_running_loop().call_later(_PAUSE, self._look_again)
-        if self._watching and not self.proxy.has_ended:
-            self._watching.give_up(_end_of)
+        for one in (self._watching, self._of_page):
+            if one and not self.proxy.has_ended:
+                one.give_up(_end_of)
 
 
 def _in_a_moment(call: Callable[[], None]) -> None:

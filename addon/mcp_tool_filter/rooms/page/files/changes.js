@@ -59,7 +59,7 @@ export function hideAll(found, hides) {
 function owners() {
   const found = new Map();
   for (const one of servers()) {
-    if (one.canSwitch && !found.has(slot(one))) found.set(slot(one), one);
+    if (one.canSwitch && one.state !== "ended" && !found.has(slot(one))) found.set(slot(one), one);
   }
   return [...found.values()];
 }
@@ -87,8 +87,8 @@ function nowOf({ pid, switches }) {
 
 async function panel(server) {
   const { hide, show: shown } = changesOf(server);
-  const of = server.switches ? ` of ${server.name}` : "";
-  const name = of || owners().length > 1 ? element("strong", {}, `${server.name}: `) : "";
+  const of = server.switches || owners().length > 1 ? ` of ${server.name}` : "";
+  const name = of ? element("strong", {}, `${server.name}: `) : "";
   const now = nowOf(server);
   if (hide.size + shown.size) {
     const found = await preview(server, { hide: [...hide], show: [...shown] });

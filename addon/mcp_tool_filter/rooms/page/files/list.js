@@ -107,17 +107,26 @@ export class List {
     const isActive = key === this.active;
     row.tabIndex = isActive ? 0 : -1;
     row.setAttribute("aria-selected", key === this.opened);
-    const cells = this.cells(item);
-    const signature = JSON.stringify(cells.map((cell) => (cell instanceof Node ? cell.outerHTML : cell)));
-    if (row.signature !== signature) {
-      const had = row.contains(document.activeElement) && document.activeElement !== row;
-      row.replaceChildren(...cells.map((cell, number) =>
-        element("div", { role: "gridcell", class: this.heads[number][1],
-          title: cell instanceof Node ? undefined : cell || undefined }, cell)));
-      row.signature = signature;
-      if (had) (row.querySelector("button") || row).focus();
-    }
+    this.cells(item).forEach((cell, number) => this.drawCell(row, number, cell));
     for (const one of row.querySelectorAll("button")) one.tabIndex = isActive ? 0 : -1;
+  }
+
+  // Only a cell that has changed is made anew: a button that is about to be pressed stays.
+  drawCell(row, number, cell) {
+    const text = cell instanceof Node ? cell.outerHTML : String(cell ?? "");
+    row.texts ||= [];
+    if (row.texts[number] === text) return;
+    row.texts[number] = text;
+    const made = element("div", { role: "gridcell", class: this.heads[number][1],
+      title: cell instanceof Node ? undefined : text || undefined }, cell ?? "");
+    const old = row.children[number];
+    if (!old) {
+      row.append(made);
+      return;
+    }
+    const had = old.contains(document.activeElement);
+    old.replaceWith(made);
+    if (had) (made.querySelector("button") || row).focus();
   }
 
   // Moves the focus to a row, which may have to come into the document first.

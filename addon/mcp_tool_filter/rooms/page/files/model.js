@@ -69,7 +69,8 @@ export function servers() {
 }
 
 function nameOf(mode, called) {
-  return /:\/\/|^(reverse|regular|local)\b/.test(mode) ? called || mode : mode;
+  if (!/:\/\/|^(reverse|regular|local)\b/.test(mode)) return mode;
+  return called && called !== "unnamed" ? called : mode.replace(/^.*?:\/\//, "") || "unnamed";
 }
 
 function listed(process, listener) {
@@ -78,11 +79,11 @@ function listed(process, listener) {
   const said = process.said?.servers?.find((one) => one.name === listener.mode) || process.said?.servers?.[0];
   return {
     key: `${process.pid}/${listener.mode}`, pid: process.pid, process, listener,
-    name: nameOf(listener.mode, listener.server || listener.upstream),
+    name: nameOf(listener.mode, listener.server),
     target: listener.upstream || "", about: [listener.server, listener.transport, listener.revision].filter(Boolean).join(", "),
     state: process.ended ? "ended" : listener.state || "runs",
     problem: listener.problem || "",
-    tools: listener.exposed ?? null, hidden: listener.hidden ?? 0, tokens: listener.tokens ?? 0,
+    tools: listener.is_listed === false ? null : listener.exposed ?? null, hidden: listener.hidden ?? 0, tokens: listener.tokens ?? 0,
     calls: listener.calls || 0, failed: listener.failed || 0, refused: listener.refused || 0,
     url: listener.url || said?.listens_at || "", entry: listener.entry || null,
     switches: isOwnSwitch ? listener.mode : "", isMerged: Boolean(listener.is_merged),

@@ -20,7 +20,7 @@ function line(one, label) {
   const made = button("", label, () => { isOpen = false; look({ server: one.id }, true); },
     { class: `server ${one.state}`, "aria-current": isChosen ? "true" : undefined, title: one.problem || one.target || undefined, "data-server": one.id });
   made.append(element("span", { class: `dot ${stateOf(one)}`, "aria-hidden": "true" }),
-    element("span", { class: "called" }, one.name, one.mark ? element("small", {}, ` ${one.mark}`) : ""),
+    element("span", { class: "called" }, one.mark ? element("small", {}, `${one.mark} `) : "", one.name),
     element("span", { class: "number" }, one.tools === null ? "–" : number(one.tools)),
     element("span", { class: "number" }, one.tools === null ? "–" : short(one.tokens)),
     element("span", { class: "number" }, one.calls ? short(one.calls) : "0"));

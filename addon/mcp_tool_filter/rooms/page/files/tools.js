@@ -47,7 +47,7 @@ function canSwitch(server, tool) {
 
 function switchOf({ server, tool }) {
   const hidden = isHidden(server, tool);
-  const of = server.switches ? ` of ${server.name}` : "";
+  const of = server.switches || servers().length > 1 ? ` of ${server.name}` : "";
   const made = button("", `${hidden ? "Show" : "Hide"} ${tool.name}${of}`, () => toggle(server, tool),
     { class: hidden ? "toggle" : "toggle on", title: hidden ? "Hidden: show it" : "Shown: hide it" });
   if (!canSwitch(server, tool)) {
