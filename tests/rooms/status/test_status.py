@@ -130,7 +130,7 @@ def test_every_server_is_shown_with_what_is_known_of_it(
         assert "s3cret" not in out + err
         assert out.startswith("Cursor, Windsurf: ")
         assert re.search(r"\n  gone_since_last_week +Command not found: /none/such", out)
-        assert re.search(r"\n  files +1 tool .* 1 hidden   1 dead\n", out)
+        assert re.search(r"\n  files +1 tool .*   1 hidden   1 dead   says", out)
         assert 'files: the pattern "^dead" matches no tool\n' in err
         nowhere = 'Warning: the pattern "^nowhere" matches no tool of those that answered\n'
         assert err.count("^nowhere") == err.count(nowhere) == 1
@@ -198,7 +198,7 @@ def test_running_filters_are_joined_with_servers(home: Path, base: Path, status_
 
 
 def test_an_entry_gets_only_the_filters_that_it_has_started(
-    home: Path, base: Path, typed: Typed, status_of: Status
+    home: Path, base: Path, typed: Typed, ran: Typed, status_of: Status
 ) -> None:
     """Another process may have the same command line, or serve the same command."""
     command = upstream("--tools", "read_file,delete_file,env")
@@ -230,6 +230,8 @@ def test_an_entry_gets_only_the_filters_that_it_has_started(
         runs = {name: len(row["running"]) for (name, source), row in rows.items() if row["clients"]}
         assert runs == {"files": 1, "same": 0, "moved": 1}
         assert len(rows["moved", "team.toml"]["running"]) == 2, "both serve this section"
+        screen = {row["name"]: len(row["running"]) for row in json.loads(ran("--json").out)}
+        assert screen == runs
     typed("unwrap", "--all", "--yes")
     assert file.read_text() == before
 

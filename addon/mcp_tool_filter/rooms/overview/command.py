@@ -36,6 +36,7 @@ def run(typed: Given) -> int:
         _ask(servers)
         status = import_module("mcp_tool_filter.rooms.status.command")
         rows = [one.row for one in servers if one.row]
+        status.join_running(rows, status.running_filters())
         dead = status.dead_patterns(rows)
         print(json.dumps([status.as_json(one.row, dead, one.clients) for one in servers], indent=2))
         return 0
@@ -109,13 +110,15 @@ async def _ask_all(servers: Sequence[ListedOnce], draw: Callable[[], None]) -> N
     """Ask all servers side by side; each answer is drawn at once."""
     await asyncio.sleep(0)
     from mcp_tool_filter.cli.settings import read_sources
-    from mcp_tool_filter.rooms.clients import one_entry
+    from mcp_tool_filter.rooms.clients import entries, one_entry
     from mcp_tool_filter.rooms.status.command import ask_all, row_of, rows_of_file
 
     for one in servers:
         listed = one.listed[0]
         if not one.section:
             one.row = row_of(listed)
+            keys = (entries.key_of(each.entry) for each in one.listed)
+            one.row.keys = frozenset(filter(None, keys))
             continue
         path = one_entry.file_of(listed.entry, default_file(os.environ) or "") or ""
         with suppress(Exception):  # a broken file: the row below says so
@@ -140,7 +143,8 @@ def _protect(flags: Sequence[str], servers: Sequence[ListedOnce]) -> int:
         elif one.row and one.row.known is None:
             say(f"{one.name} has not answered; it is filtered all the same")
     if not found:
-        say("Nothing to do")
+        behind = ", ".join(one.name for one in servers if one.section)
+        say(f"One entry starts {behind}: undo it first with u" if behind else "Nothing to do")
         return 0
     entries = input("One entry for [e]ach server, or [o]ne for all of them? [E/o] ")
     asked = {each.key: one.known for one in mine for each in one.listed}

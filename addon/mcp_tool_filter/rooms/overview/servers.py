@@ -178,7 +178,7 @@ def _said_by(server: ListedOnce, dead: DeadPatterns | None) -> str:
     row = server.row
     if row is None or not row.is_asked:
         return "…"
-    notes = [row.says, *_notes_about(server, row, dead)]
+    notes = [*_notes_about(server, row, dead), row.says]
     if row.known is None and not row.counted:
         problem = printable(row.problem.replace("\n", ". "))
         if row.login == "needed":
