@@ -101,10 +101,14 @@ class Ready:
 
 
 def ready(
-    *, has_lane: bool, style: Style = SESSION, watch: Watch | None = None, **options: Any
-) -> Ready:
-    """A client that has called before: it is known, and so is the head of its calls."""
-    fetched = replace(example("read", "wipe"), endpoint="/mcp", sessions=style.has_session)
+    *, has_lane: bool, style: Style = SESSION, watch: Watch | None = None, more: bytes = b"",
+    **options: Any,
+) -> Ready:  # fmt: skip
+    """A client that has called before: it is known, and so is the head of its calls. ``more`` is
+    the name of one more tool, as it is written in JSON."""
+    names = ("read", "wipe", *filter(None, [more.decode()]))
+    fetched = replace(example(*names), endpoint="/mcp", sessions=style.has_session)
+    tools = TOOLS.replace(b"}]", b'},{"name":"%b","inputSchema":{}}]' % more) if more else TOOLS
     table = Table(fetched=fetched, **options)
     counted, policy = Statistics(), table.listener.policy
     it = Ready(table, table.client(), counted)
@@ -116,7 +120,7 @@ def ready(
     if style.has_session:
         it.client.says(post(INITIALIZE, headers=MCP_HEADERS))
         table.link.says(OPENED)
-    for said, answered in ((LIST, answer(TOOLS)), (CALL, answer(RESULT))):
+    for said, answered in ((LIST, answer(tools)), (CALL, answer(RESULT))):
         head = style.listing if said is LIST and style.listing else style.head
         it.client.says(post(style.said(said), headers=head))
         table.link.says(answered)

@@ -59,6 +59,7 @@ PLAIN = [
     CALL,
     CALL.replace(b',"arguments":{"a":1}', b""),
     CALL.replace(b":7,", b':"a-1",'),
+    CALL.replace(b'{"a":1}', rb'{"a":"\u00e9\n\\u0069"}'),
     CALL.replace(b'{"a":1}}', b'{},"_meta":{"progressToken":3}}'),
     CALL.replace(b'{"a":1}', b'{"n":[{"name":"wipe"},{"a":1,"a":2}],"t":"\xc3\xa9\xe2\x80\xa8"}'),
     json.dumps(json.loads(CALL)).encode(),
@@ -87,6 +88,21 @@ def test_a_client_without_a_session_takes_the_lane(meta: bytes) -> None:
     assert whole["upstream"][-1].endswith(b"\r\n\r\n" + style.said(CALL))  # type: ignore[index]
 
 
+@each_row("meta", [
+    META[:-1] + b',"progressToken":1,"io.modelcontextprotocol/server-variant":"x"}',
+    META[:-1] + b',"io.modelcontextprotocol/server-variant":"x","progressToken":1}',
+    META.replace(b'"version":"1"', b'"version":"1","progressToken":1'),
+    META.replace(b'"c"', b'"other"'),
+    META.replace(b'"form":{}', b""),
+    META.replace(b"}", b',"roots":{}}', 1),
+])  # fmt: skip
+def test_another_client_without_a_session_goes_the_whole_way(meta: bytes) -> None:
+    """Its list is not known yet."""
+    style = STYLES["2026-07-28"]
+    taken, _ = compared(style.said(CALL).replace(META, meta), says(answer(RESULT)), style=style)
+    assert not taken
+
+
 NOT_PLAIN = [
     CALL.replace(b'"read"', b'"wipe"'),
     CALL.replace(b'"read"', b'"unknown"'),
@@ -103,6 +119,8 @@ NOT_PLAIN = [
     CALL.replace(b'"id":7', b'"id":07'),
     CALL.replace(b'"id":7', b'"id":"\xff"'),
     CALL.replace(b"tools/call", b"tools/list"),
+    CALL.replace(b"tools/call", b"tools/list").replace(b":1}", b':"tools/call"}'),
+    CALL.replace(b"tools/call", b"completion").replace(b":1}", b':"tools/call"}'),
     CALL.replace(b"tools/call", b"tools\\/call"),
     CALL.replace(b'{"a":1}', b"[]"),
     CALL.replace(b'{"a":1}', b"null"),
@@ -148,6 +166,16 @@ NOT_PLAIN = [
 def test_all_other_calls_go_the_whole_way(body: bytes) -> None:
     taken, _ = compared(body, says(answer(RESULT)))
     assert not taken
+
+
+def test_a_name_is_not_compared_as_it_is_written() -> None:
+    """One tool's name is written as the call of another one may be."""
+    for called in (rb"w\u0069pe", rb"w\\u0069pe"):
+        taken, whole = compared(
+            CALL.replace(b"read", called), says(answer(RESULT)), more=rb"w\\u0069pe"
+        )
+        assert not taken
+        assert (called in whole["upstream"][-1]) is (called.count(b"\\") == 2)  # type: ignore[index]
 
 
 @pytest.mark.parametrize("style", STYLES)

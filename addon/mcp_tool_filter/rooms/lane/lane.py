@@ -117,7 +117,7 @@ def _readers() -> tuple[Callable[[bytes], Any], Callable[[Any], Any]] | None:
 
 def plain_call(raw: bytes) -> CallRead | None:
     """Return the call if it is plain; None for anything that must be read as usual."""
-    if len(raw) > _MOST or raw.find(b"\\u") >= 0 or (readers := _readers()) is None:
+    if len(raw) > _MOST or (readers := _readers()) is None:
         return None
     try:
         call = readers[0](raw)

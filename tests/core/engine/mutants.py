@@ -1,0 +1,175 @@
+"""Break the lane in many ways, and see that tests notice: python -m tests.core.engine.mutants
+
+Each mutant is one change in a copy of the tree. Give numbers to run only these.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[3]
+_CORE = Path("addon/mcp_tool_filter/core")
+_TESTS = (
+    "tests/core/engine/test_lane.py",
+    "tests/core/engine/test_wire.py",
+    "tests/rooms/telemetry/test_plain_calls.py",
+)
+
+MUTANTS: dict[str, tuple[tuple[str, str], ...]] = {
+    "engine/lane.py": (
+        # What a call says
+        ("readers[0](raw)\n        raw.decode()\n", "readers[0](raw)\n"),
+        ('call.jsonrpc != "2.0" or ', ""),
+        ("call.method != _METHOD or ", ""),
+        ("not _ID(id) or ", ""),
+        (" or not _NAME(name):", ":"),
+        ('arguments[:1] != b"{" or ', ""),
+        (" or opens_more(raw, _BRACKETS, 0, len(raw), _MOST_BRACKETS):", ":"),
+        ("        if declared is None:\n            return None\n", ""),
+        ("    if length != len(raw) and", "    if length > len(raw) and"),
+        ("(meta or raw not in _spaced(id, name, arguments))", "meta"),
+        ("forbid_unknown_fields=True,\n    )\n    members", ")\n    members"),
+        ('defstruct("Call", members, forbid_unknown_fields=True)', 'defstruct("Call", members)'),
+        ("    if start == 1:\n", "    if start >= 1:\n"),
+        (' and meta[end:] == b"}"', ""),
+        ('    if len(meta) > _LONGEST_META or b"\\\\" in meta or', "    if"),
+        (" or may_carry(message):", ":"),
+        ("len(keys) == len(set(keys)) and ", ""),
+        (" and _IN_META.issuperset(keys)", ""),
+        ("        exchange.capabilities, exchange.program = call.declared\n", "        pass\n"),
+        # What a result says
+        ("[start:end])\n        raw.decode()\n", "[start:end])\n"),
+        ("(length == end - start or ", "(length <= end - start or "),
+        (" or raw[start:end] == _spaced_object(members))", ")"),
+        ("        and members.keys() <= _RESULT\n", ""),
+        ("        and bytes(members.get(\"isError\", b\"false\")) == b\"false\"\n", ""),
+        ("and bytes(members.get(\"resultType\", b'\"complete\"')) ==", "or b'' =="),
+        ("        and not opens_more(raw, _BRACKETS, 0, len(raw), _MOST_BRACKETS)\n", ""),
+        ('"id":%b,"result":{\' % id', '"id":7,"result":{\''),
+        ('event: ?message', "event: ?[a-z]+"),
+        ("[A-Za-z0-9_.:/+=-]{0,128}", "[^\\r\\n]{0,128}"),
+        ('    return b"" if b"\\n" in data or b"\\r" in data else data', "    return data"),
+        # Who may take it
+        ("service.has_lane and policy", "policy"),
+        ("policy.observe_plain is not None and not", "not"),
+        ("policy.links or ", ""), ("policy.propagate or ", ""),
+        (" or policy.keeps_requests\n", "\n"),
+        ("service.before_sending or ", ""), ("service.before_answering or ", ""),
+        (" or service.rewrite_body\n", "\n"), ("service.note_over or ", ""),
+        ("service.connect or ", ""),
+        ("service.is_ending or ", ""), (" or service.learns_logins\n", "\n"),
+        ("config.shadow or ", ""), ("config.editor or ", ""), (" or config.only_mcp\n", "\n"),
+        ("listener.is_forward or ", ""), ("listener.keeps_host or ", ""),
+        (" or listener.legacy.endpoints\n", "\n"), (" or limits.message < _MOST", ""),
+        ("or notes.config is not policy.config", "or False"),
+        ("said.coding or ", ""), ("said.method not in (None, _METHOD) or ", ""),
+        (" or not names.are_harmless:", ":"), (" or said.name not in (None, call.tool):", ":"),
+        ("sessions.get(id, now)) is None:\n        return None\n",
+         "sessions.get(id, now)) is None:\n        pass\n"),
+        ("None if session else said.revision", "None"),
+        ("kind.snapshot.standing(call.tool) is not Standing.ALLOWED",
+         "kind.snapshot.standing(call.tool) is Standing.DENIED"),
+        ("kind.snapshot.standing(call.tool) is not Standing.ALLOWED",
+         "kind.snapshot.standing(call.tool) is Standing.UNKNOWN"),
+        ("        session.has_acted = True\n", "        pass\n"),
+        ("kind.is_listed and not kind.is_stale", "kind.is_listed"),
+        # The lane itself
+        ("head.status == 200 and ", ""), (" and not notes.coding", ""),
+        ("and not notes.session", ""),
+        (" and not notes.locations", ""), ("policy.config is self.head.notes.config", "True"),
+        ("            and policy.observe_plain is self._observer\n", ""),
+        (" and may_take(self.service)\n", "\n"), ("notes.kind == kind", "True"),
+        ("        observer.plain_begins(self)\n", ""),
+        ("        self._observer.plain_ends(self)\n", ""),
+        ("            self._observer.plain_leaves(self, waiting, whole)\n", "            pass\n"),
+        ("        self.service.lanes.discard(self)\n", ""),
+        ("if not self._has_result:\n            conv", "if True:\n            conv"),
+        ("if not self._has_result:\n            conv", "if False:\n            conv"),
+        ("whole.up, whole.tries = self.up, 1", "whole.up, whole.tries = self.up, 0"),
+        ("            self.up.serve(whole)\n", ""),
+        ("        service.open.add(whole)\n", ""), ("        service.lanes.discard(self)\n", ""),
+        ("            self.down.exchange = whole\n", "            pass\n"),
+        ("            up.slow_down(True)\n", "            pass\n"),
+        ("head is None or self._has_result or", "head is None or"),
+        ("self._whole is not None or not self._has_result", "self._whole is not None"),
+        ("        whole.most_idle = self.most_idle\n", ""),
+        ("            whole.phase, whole.body", "            _, whole.body"),
+    ),
+    "engine/wire.py": (
+        (" and not self.unread\n", "\n"),
+        (' and self.asked == "POST"', ""), ("and len(data) == usual[2] ", ""),
+        (" and data.startswith(usual[0])", ""),
+        ("        self._interim = 0\n        head: H", "        head: H"),
+        ("        self.pieces += 2\n", ""),
+        (" or found.end() + size + _AFTER_A_CHUNK != len(self.unread):", ":"),
+        ("or not size or", "or"),
+        ("return head.status == 200 and not head.is_chunked", "return not head.is_chunked"),
+    ),
+    "engine/client_h1.py": (
+        ("notes.written is None or notes.written[0] is not fields", "notes.written is None"),
+        ("kept = without_body(fields) if is_stream else fields", "kept = fields"),
+        (" and self._has_lane:", ":"),
+        ("ending = b\"\\r\\n\" if self._keeps else _CLOSE + b\"\\r\\n\"", "ending = b\"\\r\\n\""),
+    ),
+    "process/statistics.py": (
+        ("        if len(known) < len(others):\n            return None\n", ""),
+        ("        self._count(self.calls, call.tool)\n", ""),
+    ),
+}  # fmt: skip
+"""By file: what stands there, and what stands there instead."""
+
+
+def _each() -> Iterator[tuple[int, Path, str, str]]:
+    number = 0
+    for name, changes in MUTANTS.items():
+        for old, new in changes:
+            number += 1
+            yield number, _CORE / name, old, new
+
+
+def main(argv: Sequence[str]) -> int:
+    wanted = set(map(int, argv))
+    alive = []
+    with tempfile.TemporaryDirectory() as home:
+        for part in ("addon", "tests", "pyproject.toml"):
+            copy = shutil.copytree if (_ROOT / part).is_dir() else shutil.copy
+            copy(_ROOT / part, Path(home, part))
+        for number, path, old, new in _each():
+            if wanted and number not in wanted:
+                continue
+            text = (_ROOT / path).read_text()
+            if old not in text:
+                _say(f"{number}: not found: {old!r}")
+                alive.append(number)
+                continue
+            Path(home, path).write_text(text.replace(old, new, 1))
+            if _passes(home):
+                alive.append(number)
+                _say(f"{number} lives: {path.name}: {old!r} -> {new!r}")
+            Path(home, path).write_text(text)
+    _say(f"{len(alive)} live of {len(wanted) or number}")
+    return 1 if alive else 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _passes(home: str) -> bool:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider"]
+    env = {**os.environ, "PYTHONPATH": f"{home}/addon:{home}", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([*command, *_TESTS], cwd=home, env=env, capture_output=True, check=False)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(done.stdout.decode()[-2000:] + done.stderr.decode()[-2000:])
+    return done.returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
