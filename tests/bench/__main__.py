@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from tests.bench import resources, ways
 from tests.bench.rounds import LIST, Scenario, Table, large_scenarios, scenarios, side_by_side
@@ -38,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"\nThis took {time.monotonic() - began:.0f} s.")
     if args.json:
         said = {"machine": _machine(), "targets": [asdict(one) for one in reached]}
-        Path(args.json).write_text(json.dumps(asdict(results) | said, indent=1) + "\n")
+        written = json.dumps(_rounded(asdict(results) | said), indent=1)
+        Path(args.json).write_text(written + "\n")
     if not args.short:
         return 0
     problems = far_off(results)
@@ -51,9 +53,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--short", action="store_true", help="for CI: fails on ratios far off")
     parser.add_argument("--rounds", type=int, default=5, help="the median of them counts")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each way in each round")
+    parser.add_argument("--without", default="", help="ways to leave out, such as slow ones")
     parts = "calls,large,audit,lists,resources"
     parser.add_argument("--only", default=parts, help="some of the parts")
-    parser.add_argument("--json", metavar="FILE", help="where to write it; bench.plot draws it")
+    parser.add_argument("--json", metavar="FILE", help="where to write it, for bench.published")
     return parser
 
 
@@ -71,8 +74,7 @@ def _measure(home: Path, args: argparse.Namespace) -> Results:
     with ways.upstreams(*_TOOLS) as ports:
         port, often = ports[20], (args.rounds, args.seconds)
         if "calls" in parts:
-            present = [name for name in ways.ALL if not ways.why_absent(name)]
-            _fill_among(results.calls, present, port, home, scenarios(), *often)
+            _fill_among(results.calls, _present(args), port, home, scenarios(), *often)
         if "large" in parts:
             _fill_among(results.large, ways.SHORT, port, home, large_scenarios(), *often)
             results.peaks = resources.peaks(ways.PROGRAMS, port, home)
@@ -88,6 +90,11 @@ def _measure(home: Path, args: argparse.Namespace) -> Results:
             _measure_resources(results, ports, home, args)
             print(render_resources(results))
     return results
+
+
+def _present(args: argparse.Namespace) -> list[str]:
+    left_out = args.without.split(",")
+    return [name for name in ways.ALL if name not in left_out and not ways.why_absent(name)]
 
 
 def _fill_among(
@@ -122,13 +129,22 @@ def _measure_resources(
     results: Results, ports: dict[int, int], home: Path, args: argparse.Namespace
 ) -> None:
     fewest = ports[min(ports)]
-    present = [name for name in ways.ALL[1:] if not ways.why_absent(name)]
+    present = [name for name in _present(args) if name != ways.DIRECT]
     results.start_up = resources.start_up(present, fewest, home, args.rounds)
     for number, port in ports.items():
         results.resident[number] = resources.resident(ways.PROGRAMS, port, home)
     streaming = (ways.SCRIPT, ways.LAUNCHER)  # mitmdump alone holds a stream back until it ends
     results.idle_stream = resources.idle_streams(streaming, fewest, home)
     results.sessions = resources.among_sessions(fewest, home, _SESSIONS, args.rounds, args.seconds)
+
+
+def _rounded(said: Any) -> Any:
+    """Return what was measured with four digits: more say nothing."""
+    if isinstance(said, dict):
+        return {key: _rounded(value) for key, value in said.items()}
+    if isinstance(said, list | tuple):
+        return [_rounded(value) for value in said]
+    return float(f"{said:.4g}") if isinstance(said, float) else said
 
 
 def _machine() -> dict[str, str | int | None]:

@@ -33,11 +33,11 @@ _HELLO = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked, and a text that must be in the answer."""
+    """What is asked, and a text that must be in the answer, or one of several."""
 
     method: str
     params: object
-    expects: bytes
+    expects: bytes | tuple[bytes, ...]
     at_least: int = 0
     """Bytes that the answer has."""
 
@@ -137,7 +137,8 @@ def connected(port: int, number: int) -> Iterator[list[Client]]:
 
 
 def check(answer: bytes | bytearray, question: Question) -> None:
-    if question.expects not in answer or len(answer) < question.at_least:
+    expected = question.expects if isinstance(question.expects, tuple) else (question.expects,)
+    if not any(one in answer for one in expected) or len(answer) < question.at_least:
         raise AssertionError(f"{question.method}: {bytes(answer[:500])!r}")
 
 

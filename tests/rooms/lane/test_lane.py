@@ -23,6 +23,7 @@ from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.rooms.lane import lane as lane_module
 from mcp_tool_filter.rooms.lane.lane import Lane, is_plain_result, may_take, plain_call
+from tests.attacks.answers import ATTACKS as HOSTILE_ANSWERS
 from tests.attacks.hostile_requests import ATTACKS
 from tests.core.engine.table import Client, Table
 from tests.raw_client import post
@@ -360,9 +361,33 @@ def test_no_attack_comes_through_the_lane() -> None:
     bodies = {one.raw.partition(b"\r\n\r\n")[2] for one in ATTACKS}
     renamed = {one.replace(b"wipe_disk", b"wipe").replace(b"read_file", b"read") for one in bodies}
     for body in sorted(renamed, key=len):
-        if 0 < len(body) < 20_000 and (call := plain_call(body)) is not None:
-            compared(body, says(answer(RESULT)))
-            assert call.tool != "wipe" or b"wipe" not in ready(has_lane=True).table.link.got
+        if 0 < len(body) < 20_000 and b"tools/call" in body:
+            _, whole = compared(body, says(answer(RESULT)))
+            assert not (plain_call(body) and b"wipe" in str(whole["upstream"]).encode())
+
+
+@pytest.mark.rest
+def test_no_hostile_answer_comes_through_the_lane() -> None:
+    """What an upstream may say to anything, as its answer to a plain call."""
+    said = {(tuple(map(as_to_the_call, one.said)), one.ends) for one in HOSTILE_ANSWERS}
+    for pieces, ends in sorted(said):
+        if len(pieces) > 3 or sum(map(len, pieces)) > 20_000:
+            continue
+        acts = [says(piece) for piece in pieces]
+        if ends:
+            acts.append(ends_the_link)
+        taken, whole = compared(CALL, *acts)
+        assert taken
+        assert b"secret-of-wipe" not in whole["client"]  # type: ignore[operator]
+
+
+def ends_the_link(table: Table, _client: Client) -> None:
+    table.link.ends()
+
+
+def as_to_the_call(said: bytes) -> bytes:
+    said = said.replace(b"wipe_disk", b"wipe").replace(b"read_file", b"read")
+    return said.replace(b'"id":1,', b'"id":7,').replace(b'"id": 1,', b'"id": 7,')
 
 
 # What the lane must know

@@ -156,6 +156,8 @@ class PlainCall(Protocol):
     """A call in the lane (``rooms/lane``): these of its properties are seen, and nothing else."""
 
     tool: str
+    meta: bytes
+    """The ``_meta`` by which a client without a session says who it is; or empty."""
     body: bytes
     answer: bytes
     """Empty until the result has come."""
@@ -168,10 +170,6 @@ class PlainCall(Protocol):
 
     @property
     def client(self) -> Client: ...
-
-    @property
-    def meta(self) -> bytes:
-        """The ``_meta`` by which a client without a session says who it is; or empty."""
 
 
 class PlainObserver(Protocol):

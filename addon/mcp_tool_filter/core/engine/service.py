@@ -247,7 +247,7 @@ class Service:
         most = self.seats.most - self.seats.most // 4
         if len(self.open) + len(self.lanes) <= most:  # as nearly always
             return False
-        in_lanes = sum(not lane.has_begun for lane in self.lanes)
+        in_lanes = sum(lane.stream is None for lane in self.lanes)
         return in_lanes + sum(not one.has_begun for one in self.open) > most
 
     def see_head(
@@ -339,9 +339,6 @@ class InLane(Asking, Protocol):
     """A call that goes a shorter way than an ``Exchange``."""
 
     called: str
-
-    @property
-    def has_begun(self) -> bool: ...
 
     def begin(self) -> None: ...
     def whole(self) -> Exchange:

@@ -81,11 +81,8 @@ _LONGEST_META = 4096  # bytes
 # What the bytes say
 
 
-class Declared(NamedTuple):
-    """What a call says of its client."""
-
-    capabilities: str | None = None
-    program: str | None = None
+type Declared = tuple[str | None, str | None]
+"""The capabilities and the program of the client, as a call says them."""
 
 
 class CallRead(NamedTuple):
@@ -162,7 +159,7 @@ def _without_progress(meta: bytes) -> bytes:
 def _declared_in(meta: bytes) -> Declared | None:
     """Return what a ``_meta`` says of the client; None if it may say more than that."""
     if meta == b"{}":
-        return Declared()
+        return None, None
     if len(meta) > _LONGEST_META or b"\\" in meta or not meta.isascii():
         return None
     try:
@@ -172,10 +169,9 @@ def _declared_in(meta: bytes) -> Declared | None:
         members = message.params.named["_meta"].members
         keys = [one.key for one in members or ()]
         is_plain = members and len(keys) == len(set(keys)) and _IN_META.issuperset(keys)
-        said = capabilities_in(message), program_in(message)
+        return (capabilities_in(message), program_in(message)) if is_plain else None
     except ProtocolError:
         return None
-    return Declared(*said) if is_plain else None
 
 
 def _spaced(id: bytes, name: bytes, arguments: bytes) -> tuple[bytes, ...]:
@@ -339,7 +335,7 @@ class Lane:
         self.up: Upstream | None = None
         self.body, self.client, self.tool, self.asked_at = body, client, call.tool, asked_at
         self.sent_at = asked_at
-        self._call, self._kind = call, kind
+        self._call, self._kind, self.meta = call, kind, call.meta
         self._whole: Exchange | None = None
         self._observer: PlainObserver | None = None
         self._fields: Fields = ()
@@ -349,16 +345,6 @@ class Lane:
     def id(self) -> str:
         """The id as it was written."""
         return self._call.id.decode()
-
-    @property
-    def meta(self) -> bytes:
-        """What it says of its client."""
-        return self._call.meta
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the client has got a part of the answer."""
-        return self.stream is not None
 
     def begin(self) -> None:
         """Send the call."""
@@ -387,9 +373,7 @@ class Lane:
         fields = fields_of(head, self.service.listener)
         notes, is_stream = head.notes, head.notes.kind == _STREAM
         result = data_in(body) if is_stream else body
-        if not self._is_open_for(head, _STREAM if is_stream else _JSON) or not self._is_mine(
-            result
-        ):
+        if not (is_stream or notes.kind == _JSON) or not self._may_pass(head, result):
             return self.whole().on_answer(head, body)
         self._note_result(result)
         self._end()
@@ -400,7 +384,7 @@ class Lane:
     def on_head(self, head: AnswerHead) -> None:
         """Pass on the head of an event stream."""
         fields = fields_of(head, self.service.listener)
-        if not self._is_open_for(head, _STREAM):
+        if head.notes.kind != _STREAM or not self._is_open_for(head):
             return self.whole().on_head(head)
         self._fields, self.stream = fields, head
         return self.down.stream_plainly(head.notes, fields)
@@ -408,9 +392,7 @@ class Lane:
     def on_data(self, data: bytes) -> None:
         """Pass on the event that is a plain result."""
         head, result = self.stream, data_in(data)
-        if head is None or self._has_result or not self._is_open_for(head, _STREAM):
-            return self.whole().on_data(data)
-        if not self._is_mine(result):
+        if head is None or self._has_result or not self._may_pass(head, result):
             return self.whole().on_data(data)
         self._note_result(result)
         return self.down.stream(data)
@@ -421,20 +403,20 @@ class Lane:
         self._end()
         return self.down.stream(b"", is_last=True)
 
-    def _is_open_for(self, head: AnswerHead, kind: str) -> bool:
+    def _is_open_for(self, head: AnswerHead) -> bool:
         """Tell whether an answer's head is plain, and nothing has happened since the call that
         concerns it."""
         notes, policy = head.notes, self.service.listener.policy
         return (
-            head.status == 200 and notes.kind == kind and not notes.coding
+            head.status == 200 and not notes.coding
             and not notes.session and not notes.locations and not notes.challenges
             and self._whole is None and policy.config is self.head.notes.config
             and policy.observe_plain is self._observer
             and _is_certain(self._kind) and may_take(self.service)
         )  # fmt: skip
 
-    def _is_mine(self, result: bytes) -> bool:
-        return is_plain_result(result, self._call.id)
+    def _may_pass(self, head: AnswerHead, result: bytes) -> bool:
+        return self._is_open_for(head) and is_plain_result(result, self._call.id)
 
     def _note_result(self, result: bytes) -> None:
         self._has_result, self.answer = True, result

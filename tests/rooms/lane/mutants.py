@@ -1,4 +1,4 @@
-"""Break the lane in many ways, and see that tests notice: python -m tests.core.engine.mutants
+"""Break the lane in many ways, and see that tests notice: python -m tests.rooms.lane.mutants
 
 Each mutant is one change in a copy of the tree. Give numbers to run only these.
 """
@@ -14,15 +14,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[3]
-_CORE = Path("addon/mcp_tool_filter/core")
+_ADDON = Path("addon/mcp_tool_filter")
 _TESTS = (
-    "tests/core/engine/test_lane.py",
+    "tests/rooms/lane/test_lane.py",
     "tests/core/engine/test_wire.py",
     "tests/rooms/telemetry/test_plain_calls.py",
 )
 
 MUTANTS: dict[str, tuple[tuple[str, str], ...]] = {
-    "engine/lane.py": (
+    "rooms/lane/lane.py": (
         # What a call says
         ("readers[0](raw)\n        raw.decode()\n", "readers[0](raw)\n"),
         ('call.jsonrpc != "2.0" or ', ""),
@@ -56,7 +56,6 @@ MUTANTS: dict[str, tuple[tuple[str, str], ...]] = {
         ("[A-Za-z0-9_.:/+=-]{0,128}", "[^\\r\\n]{0,128}"),
         ('    return b"" if b"\\n" in data or b"\\r" in data else data', "    return data"),
         # Who may take it
-        ("service.has_lane and policy", "policy"),
         ("policy.observe_plain is not None and not", "not"),
         ("policy.links or ", ""), ("policy.propagate or ", ""),
         (" or policy.keeps_requests\n", "\n"),
@@ -84,7 +83,8 @@ MUTANTS: dict[str, tuple[tuple[str, str], ...]] = {
         ("and not notes.session", ""),
         (" and not notes.locations", ""), ("policy.config is self.head.notes.config", "True"),
         ("            and policy.observe_plain is self._observer\n", ""),
-        (" and may_take(self.service)\n", "\n"), ("notes.kind == kind", "True"),
+        (" and may_take(self.service)\n", "\n"),
+        ("head.notes.kind != _STREAM or ", ""), ("not (is_stream or notes.kind == _JSON) or ", ""),
         ("        observer.plain_begins(self)\n", ""),
         ("        self._observer.plain_ends(self)\n", ""),
         ("            self._observer.plain_leaves(self, waiting, whole)\n", "            pass\n"),
@@ -101,7 +101,7 @@ MUTANTS: dict[str, tuple[tuple[str, str], ...]] = {
         ("        whole.most_idle = self.most_idle\n", ""),
         ("            whole.phase, whole.body", "            _, whole.body"),
     ),
-    "engine/wire.py": (
+    "core/engine/wire.py": (
         (" and not self.unread\n", "\n"),
         (' and self.asked == "POST"', ""), ("and len(data) == usual[2] ", ""),
         (" and data.startswith(usual[0])", ""),
@@ -111,13 +111,13 @@ MUTANTS: dict[str, tuple[tuple[str, str], ...]] = {
         ("or not size or", "or"),
         ("return head.status == 200 and not head.is_chunked", "return not head.is_chunked"),
     ),
-    "engine/client_h1.py": (
+    "core/engine/client_h1.py": (
         ("notes.written is None or notes.written[0] is not fields", "notes.written is None"),
         ("kept = without_body(fields) if is_stream else fields", "kept = fields"),
-        (" and self._has_lane:", ":"),
+        ("service.take_lane if self._has_lane else None", "service.take_lane"),
         ("ending = b\"\\r\\n\" if self._keeps else _CLOSE + b\"\\r\\n\"", "ending = b\"\\r\\n\""),
     ),
-    "process/statistics.py": (
+    "core/process/statistics.py": (
         ("        if len(known) < len(others):\n            return None\n", ""),
         ("        self._count(self.calls, call.tool)\n", ""),
     ),
@@ -130,7 +130,7 @@ def _each() -> Iterator[tuple[int, Path, str, str]]:
     for name, changes in MUTANTS.items():
         for old, new in changes:
             number += 1
-            yield number, _CORE / name, old, new
+            yield number, _ADDON / name, old, new
 
 
 def main(argv: Sequence[str]) -> int:
