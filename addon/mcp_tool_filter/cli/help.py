@@ -12,7 +12,7 @@ from importlib import import_module
 
 from mcp_tool_filter import __version__
 from mcp_tool_filter.cli.flags import Given
-from mcp_tool_filter.cli.options import GROUPS, Option
+from mcp_tool_filter.cli.options import GROUPS, OUR_FILE, Option
 from mcp_tool_filter.cli.table import COMMANDS, FILTER, TOPICS, Command
 from mcp_tool_filter.core.errors import StartError
 
@@ -43,13 +43,13 @@ Examples:
   mcp-tool-filter config claude-code -u http://localhost:3000/mcp -d '^file_'
   mcp-tool-filter run --deny '^delete_' -- claude
 """
-BOTTOM = """\
+BOTTOM = f"""\
 Patterns are JavaScript regexes. They match anywhere in a name; use ^ and $ for
-its start and end. A comma separates patterns, except inside {}, [] or () or
+its start and end. A comma separates patterns, except inside {{}}, [] or () or
 after a backslash.
 
 You can also set each flag in the environment, as MCP_TOOL_FILTER_DENY (one
-value per line), or in ~/.config/mcp-tool-filter/config.toml (or --config FILE),
+value per line), or in {OUR_FILE} (or --config FILE),
 as deny = ["^file_"]. A flag overrides the environment, and the environment
 overrides the file. Only what is denied adds up: patterns and hints of all three
 apply.

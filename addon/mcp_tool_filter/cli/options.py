@@ -10,10 +10,17 @@ That is: the command line, the environment and the config file (``cli/flags.py``
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 PREFIX: Final = "MCP_TOOL_FILTER_"
+OUR_FILE: Final = (
+    r"%APPDATA%\mcp-tool-filter\config.toml"
+    if sys.platform == "win32"
+    else "~/.config/mcp-tool-filter/config.toml"
+)
+"""The config file that is read if none is named, in words for people."""
 ENTRY: Final = "MCP_TOOL_FILTER_ENTRY"
 """The variable by which an entry of a client's file tells its filter who has started it."""
 
@@ -247,8 +254,8 @@ GROUPS: Final = {
         _flag("quiet", "print only errors, and warnings about patterns", short="q"),
     ),
     "More": (
-        _flag("config", "read settings from this TOML file (default: config.toml in"
-              " ~/.config/mcp-tool-filter, if it is there)", "FILE"),
+        _flag("config", "read settings from this TOML file (default:"
+              f" {OUR_FILE}, if it is there)", "FILE"),
         _flag("set", "set any mitmproxy option", "OPTION=VALUE", many=True, needs=(HTTP,)),
         _flag("help", "show this help", short="h", only_typed=True),
         _flag("version", "show the version", only_typed=True),

@@ -36,7 +36,16 @@ from mcp_tool_filter.cli.flags import (
     parse_flags,
     refuse_empty,
 )
-from mcp_tool_filter.cli.options import A_COMMAND, KEYS, OPTIONS, PREFIX, SWITCH, Texts, instead_of
+from mcp_tool_filter.cli.options import (
+    A_COMMAND,
+    KEYS,
+    OPTIONS,
+    OUR_FILE,
+    PREFIX,
+    SWITCH,
+    Texts,
+    instead_of,
+)
 from mcp_tool_filter.core.errors import InvalidOption, StartError
 
 if TYPE_CHECKING:
@@ -283,7 +292,7 @@ def chosen(typed: Given, environment: Mapping[str, str], ignored: Collection[str
         return sources.settled(sources.given())
     _names_upstream(typed)
     if sources.file is None:
-        why = "Name one with --config FILE, or make ~/.config/mcp-tool-filter/config.toml"
+        why = f"Name one with --config FILE, or make {OUR_FILE}"
         raise UsageError("--server needs a config file", why=why)
     return sources.of_server(names[-1], is_stdio=not sources.listens)
 

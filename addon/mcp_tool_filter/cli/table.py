@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from mcp_tool_filter import how_to_install
 from mcp_tool_filter.cli.flags import WORDS, Given, UsageError, no_such, parse_flags
-from mcp_tool_filter.cli.options import CHOICE, GROUPS, OPTIONS, Option
+from mcp_tool_filter.cli.options import CHOICE, GROUPS, OPTIONS, OUR_FILE, Option
 
 TOPICS: Final = {
     "first-tasks": "try it: six tasks of a few minutes",
@@ -246,7 +246,7 @@ _ALL: Final = (
                    only_typed=True),
         ),
         is_for_all=True,
-        notes="Without --config: ~/.config/mcp-tool-filter/config.toml\n"
+        notes=f"Without --config: {OUR_FILE}\n"
         "More: mcp-tool-filter help servers",
     ),
     Command(

@@ -22,6 +22,7 @@ from mcp_tool_filter.cli.commands.http import (
     tls_to_clients,
 )
 from mcp_tool_filter.cli.flags import COMMAND, Given, UsageError
+from mcp_tool_filter.cli.options import OUR_FILE
 from mcp_tool_filter.cli.settings import (
     AllSet,
     Settings,
@@ -69,8 +70,8 @@ def _read(typed: Given) -> Sources:
     """Read the settings of all servers. Raises UsageError for what fits only one server."""
     sources = read_sources(typed, os.environ)
     if sources.file is None:
-        why = "Name it: mcp-tool-filter serve --config FILE; or write ~/.config/mcp-tool-filter/"
-        raise UsageError("There is no config file", why=f"{why}config.toml")
+        why = f"Name it: mcp-tool-filter serve --config FILE; or write {OUR_FILE}"
+        raise UsageError("There is no config file", why=why)
     for given, where in ((sources.surrounding, "the environment"), (sources.typed, "serve")):
         if wrong := next((name for name in _OF_ONE if name in given), None):
             why = f"Write it in the table of a server in {sources.file.path}"
