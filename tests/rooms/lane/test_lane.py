@@ -416,13 +416,7 @@ def test_a_new_hook_is_known_to_the_lane(kind: Any) -> None:
     assert not any(hook.startswith("Callable[[") for hook in hooks if "float" not in hook)
 
 
-def _set_config(table: Table, **settings: Any) -> None:
-    policy = table.listener.policy
-    policy.config = dataclasses.replace(policy.config, **settings)
-
-
 CLOSED: dict[str, Callable[[Table], object]] = {
-    "editor": lambda table: _set_config(table, editor=object()),
     "observer": lambda table: setattr(table.listener.policy, "observe_plain", None),
     "forward": lambda table: setattr(table.listener, "is_forward", True),
     "host": lambda table: setattr(table.listener, "keeps_host", True),

@@ -406,9 +406,11 @@ class Conversation:
         for each, verdict in zip(judged.members, verdicts, strict=True):
             self._settle(each, self._by_policy_now(each, verdict))
         is_ours = judged.direction is Direction.FROM_CLIENT
-        if any(member.is_edited for member in judged.members):
-            batch = Batch(tuple(cast("Single", member.message) for member in judged.members))
-            judged.message, judged.is_edited = batch, True
+        if any(member.sent for member in judged.members):
+            seen = tuple(cast("Single", member.message) for member in judged.members)
+            sent = tuple(cast("Single", member.sent or member.message) for member in judged.members)
+            judged.message, judged.sent = Batch(seen), Batch(sent)
+            batch = judged.sent
         join = join_from_client if is_ours else join_from_upstream
         if any(member.would for member in judged.members):
             judged.would = join(

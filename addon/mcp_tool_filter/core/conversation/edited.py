@@ -28,23 +28,23 @@ def decide_edited(
     decide: Callable[[Single], Decision[Verdict]],
 ) -> Decision[Verdict]:
     """Decide on a client's message under the server's own names. Raises ProtocolError."""
-    changed, refusal = editor.asked(message, snapshot, limits)
-    judged.refusal = refusal
-    if changed is not message:
-        judged.message, judged.is_edited = changed, True
-    decision = decide(changed)
+    asked = editor.asked(message, snapshot, limits)
+    refusal = judged.refusal = asked.refusal
+    if asked.sent is not message:
+        judged.message, judged.sent = asked.seen, asked.sent
+    decision = decide(asked.sent)
     exchange = judged.exchange
     is_known = refusal is None or refusal.reason.why is not Why.UNKNOWN
     if exchange is not None and exchange.tool is not None and is_known:
         exposed = editor.exposed(exchange.tool)
         exchange.exposed = exposed if exposed != exchange.tool else ""
-    if refusal is None and not judged.is_edited:
+    if refusal is None and judged.sent is None:
         return decision
 
     def answered(verdict: Verdict) -> Verdict:
         if isinstance(verdict, Reply):
             text = editor.refusal(verdict.text, verdict.reason.tools)
-            return replace(verdict, text=text) if judged.is_edited else verdict
+            return replace(verdict, text=text) if judged.sent else verdict
         # Only now: else the refusal would show that a hidden tool is there.
         return refusal if refusal and not isinstance(verdict, Drop) else verdict
 
@@ -58,11 +58,15 @@ def edited(judged: Judged, editor: Editor, limits: Limits) -> Verdict:
         return verdict
     is_for_upstream = judged.direction is Direction.FROM_CLIENT
     if isinstance(verdict, Forward):
-        each = message.members if isinstance(message, Batch) else (message,)
         if is_for_upstream:
-            texts = [one.place.raw for one in each]
-            text = render_batch(texts) if isinstance(message, Batch) else texts[0]
-            return Rewrite(text, Reason(Why.EDITED)) if judged.is_edited else verdict
+            if (sent := judged.sent) is None:
+                return verdict
+            if isinstance(sent, Batch):
+                text = render_batch([one.place.raw for one in sent.members])
+            else:
+                text = sent.place.raw
+            return Rewrite(text, Reason(Why.EDITED))
+        each = message.members if isinstance(message, Batch) else (message,)
         raw = each[0].place.text.encode()
         text = editor.told(raw, judged.snapshot, limits)
         return verdict if text == raw else Rewrite(text, Reason(Why.EDITED))

@@ -67,8 +67,9 @@ class Judged:
     """What would have happened, if the policy only reports it (``shadow``, ``mode: audit``)."""
     audited: list[Verdict] | None = None
     """The verdicts of rules that only report."""
-    is_edited: bool = False
-    """True if ``message`` is not what the client has sent: the server has other names for it."""
+    sent: Message | None = None
+    """What the upstream gets if edits change it. ``message`` has its names then, and not the values
+    that edits put into it, which may be secret."""
     refusal: Verdict | None = None
     """The refusal of an edit, which also holds if the policy only reports."""
     in_force: Snapshot | None = None

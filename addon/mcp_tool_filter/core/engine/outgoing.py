@@ -25,9 +25,18 @@ def write_head(exchange: Exchange, head: Head, passed: Passed, *, is_usual: bool
     notes = exchange.head.notes
     exchange.out_fields, exchange.out_head = _fields(exchange, head, passed), None
     # Which requests get the operator's headers changes while endpoints come and go.
-    if is_usual and not exchange.service.listener.legacy.endpoints:
+    if exchange.service.listener.legacy.endpoints:
+        return
+    if not is_usual and passed.body is not None and not notes.out_head:  # its edits concern no head
+        is_plain = not (passed.headers or exchange.added or exchange.address or exchange.authority)
+        is_usual = is_plain and exchange.out_fields == _fields(exchange, head, _unchanged(passed))
+    if is_usual:
         notes.out_fields = exchange.out_fields
         notes.out_head = exchange.out_head = exchange.rendered_head()
+
+
+def _unchanged(passed: Passed) -> Passed:
+    return type(passed)(passed.exchange)
 
 
 def _fields(exchange: Exchange, head: Head, passed: Passed) -> Fields:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import Message, Notification, Request, Single
@@ -160,15 +160,26 @@ class Link(Protocol):
     def decide(self, message: Single, situation: Situation) -> Decision[Verdict]: ...
 
 
+class Asked(NamedTuple):
+    """A client's message after its edits."""
+
+    sent: Single
+    """What the upstream gets, and policy judges."""
+    seen: Single
+    """The same without the values that edits put into it: observers must not show them."""
+    refusal: Reply | Drop | None = None
+    """The refusal of a call that policy would let pass."""
+
+
 class Editor(Protocol):
     """Edits names and definitions at the client's side of the policy, which judges the server's
     own."""
 
-    def asked(
-        self, message: Single, snapshot: Snapshot, limits: Limits
-    ) -> tuple[Single, Reply | Drop | None]:
-        """Return a client's message with the server's own names, and the refusal of a call that
-        policy would let pass. Raises ProtocolError."""
+    def asked(self, message: Single, snapshot: Snapshot, limits: Limits) -> Asked:
+        """Return a client's message with the server's own names. Raises ProtocolError."""
+
+    def plain(self, name: str, call: bytes, snapshot: Snapshot) -> bytes | None:
+        """Return what the upstream gets of a plain call; None if it must be read as usual."""
 
     def exposed(self, own: str) -> str:
         """Return the name that clients know."""

@@ -11,7 +11,7 @@ A definition in which a key stands twice cannot be edited: each reader may take 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.messages.limits import Limits
@@ -215,18 +215,44 @@ def fixed_arguments(text: str, params: Value, edit: ToolEdit) -> Change | None:
     """Return the one change that puts the fixed values into a call. Raises CannotEdit."""
     if not edit.fix:
         return None
-    members = [f"{json.dumps(key, ensure_ascii=False)}:{value}" for key, value in edit.fix.items()]
-    written = ",".join(members)
     arguments = params.get("arguments")
     if arguments is None:
-        return _added(params, f'"arguments":{{{written}}}')
+        return _added(params, f'"arguments":{{{edit.fixed}}}')
     arguments = open_value(text, arguments, {})
     if arguments.members is None:
         raise CannotEdit("its arguments are not an object")
-    keys = [one.key for one in arguments.members]
+    _refuse_brought([one.key for one in arguments.members], edit)
+    return _added(arguments, edit.fixed)
+
+
+def _refuse_brought(keys: Sequence[str], edit: ToolEdit) -> None:
     if len(set(keys)) < len(keys):
         raise CannotEdit("an argument stands twice")
-    fixed = {fold(key) for key in edit.fix}
-    if brought := next((key for key in keys if fold(key) in fixed), None):
-        raise CannotEdit(f"{brought} cannot be set")
-    return _added(arguments, written)
+    for key in keys:
+        if fold(key) in edit.not_to_bring:
+            raise CannotEdit(f"{key} cannot be set")
+
+
+_PAIRS = json.JSONDecoder(object_pairs_hook=list, parse_int=str, parse_float=str)
+
+
+def plainly_fixed(call: bytes, edit: ToolEdit) -> bytes | None:
+    r"""Do the same for a call that is proven plain (``rooms/lane``): it has each member once,
+    and no escaped key. None if that is not enough to find its arguments, or to judge them.
+
+    >>> from mcp_tool_filter.rooms.edits.tables import ToolEdit
+    >>> plainly_fixed(b'{"params":{"arguments":{"a":1 },"name":"b"}}', ToolEdit(fix={"c": "2"}))
+    b'{"params":{"arguments":{"a":1,"c":2 },"name":"b"}}'
+    """
+    if call.count(b'"arguments"') != 1:
+        return None
+    text = call.decode()
+    start = text.index("{", text.index('"arguments"'))
+    try:
+        pairs, end = _PAIRS.raw_decode(text, start)
+        _refuse_brought([key for key, _ in pairs], edit)
+    except (CannotEdit, ValueError):
+        return None
+    at = len(text[: end - 1].rstrip(" \t\r\n"))
+    comma = "," if pairs else ""
+    return f"{text[:at]}{comma}{edit.fixed}{text[at:]}".encode()

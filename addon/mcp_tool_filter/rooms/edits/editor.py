@@ -35,18 +35,20 @@ from mcp_tool_filter.core.messages.tools import (
     with_edits,
 )
 from mcp_tool_filter.core.policy.choice import Claims
-from mcp_tool_filter.core.policy.situation import Editor
+from mcp_tool_filter.core.policy.situation import Asked, Editor
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.core.policy.verdict import Drop, Reason, Reply, Why
 from mcp_tool_filter.rooms.edits.definitions import (
     CannotEdit,
     edited_definition,
     fixed_arguments,
+    plainly_fixed,
     problems_in,
 )
 from mcp_tool_filter.rooms.edits.tables import NO_EDIT, BadEdit, Edits
 
 _LARGEST_KEPT = 64 * 1024 * 1024  # bytes of definitions, edited and not
+_START = 256  # bytes: before the list in an answer of ours, and of the list, to find it by
 _OTHERWISE = "Change the edit, or the patterns"
 
 
@@ -84,38 +86,47 @@ class DefinitionEditor:
 
     # What clients say
 
-    def asked(
-        self, message: Single, snapshot: Snapshot, limits: Limits
-    ) -> tuple[Single, Reply | Drop | None]:
-        """Return a client's message with the server's own names, and the refusal of a call that
-        policy would let pass. Raises ProtocolError."""
+    def asked(self, message: Single, snapshot: Snapshot, limits: Limits) -> Asked:
         if isinstance(message, Response) or message.params is None:
-            return message, None
-        changes: list[Change] = []
+            return Asked(message, message)
+        renames: list[Change] = []
+        fixes: list[Change] = []
         for params in _calls_in(message):
             said = params.get("name")
             if said is None or said.text is None:
                 continue  # policy refuses it
             name = self.own(said.text, snapshot)
             if name is None:
-                return message, _refused(message, _not_found(said.text), said.text)
+                refused = _refused(message, _not_found(said.text), said.text)
+                return Asked(message, message, refused)
             if name != said.text:
-                changes.append(Change(said.start, said.end, json.dumps(name)))
+                renames.append(Change(said.start, said.end, json.dumps(name)))
             try:
                 fixed = fixed_arguments(message.place.text, params, self.edits.for_tool(name))
             except CannotEdit as error:
-                what = f"Invalid params: {error}"
-                return _with(message, changes, limits), _refused(message, what, name)
-            changes += [fixed] if fixed else []
-        return _with(message, changes, limits), None
+                renamed = _with(message, renames, limits)
+                return Asked(renamed, renamed, _refused(message, f"Invalid params: {error}", name))
+            fixes += [fixed] if fixed else []
+        renamed = _with(message, renames, limits)
+        return Asked(_with(message, [*renames, *fixes], limits) if fixes else renamed, renamed)
+
+    def plain(self, name: str, call: bytes, snapshot: Snapshot) -> bytes | None:
+        if self.own(name, snapshot) != name:
+            return None
+        edit = self.edits.for_tool(name)
+        if not edit.fix:
+            return call
+        mirrors = b"x-mcp-header" in snapshot.allowed.get(name, b"")  # in the head, too
+        return None if mirrors else plainly_fixed(call, edit)
 
     # What clients get
 
     def told(self, text: bytes, snapshot: Snapshot, limits: Limits) -> bytes:
         """Return a message for the client with the edited definitions. Raises ProtocolError."""
         own = snapshot.allowed.tools
-        if len(own) > 2 and own in text and text[:1] == b"{":  # the list of the snapshot, as it is
-            return text.replace(own, self._all_of(snapshot))
+        at = text.find(own[:_START], 0, 2 * _START) if len(own) > 2 and text[:1] == b"{" else -1
+        if at > 0 and text.startswith(own, at):  # the list of the snapshot, as it is
+            return b"".join((text[:at], self._all_of(snapshot), text[at + len(own) :]))
         if b"tools" not in text and b"\\u" not in text:
             return text
         message = parse_message(text, limits)

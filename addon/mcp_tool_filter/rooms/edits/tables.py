@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Final
 
 from mcp_tool_filter.core.errors import StartError, UnsetVariable, printable
+from mcp_tool_filter.core.messages.messages import fold
 from mcp_tool_filter.core.policy.choice import Claims
 from mcp_tool_filter.core.policy.patterns import MAX_NAME, Pattern, parse_glob
 from mcp_tool_filter.core.policy.snapshot import shown
@@ -63,12 +64,12 @@ class UnsetInEdit(BadEdit, UnsetVariable):
     """An edit needs an environment variable that is not set: with several servers, only its own
     server cannot start."""
 
-    def __init__(self, option: str, *, why: str) -> None:
-        UnsetVariable.__init__(self, option, "…", why=why)
-        self.what = f"{option} cannot be filled in"
+    def __init__(self, option: str, given: str = "…", *, why: str) -> None:
+        UnsetVariable.__init__(self, option, given, why=why)
+        self.what = f"{option.removeprefix('--')} cannot be filled in"  # it is no flag
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ToolEdit:
     """What changes of a tool."""
 
@@ -82,6 +83,17 @@ class ToolEdit:
     """Parameters that each call gets, each with its value as JSON."""
     drop: tuple[str, ...] = ()
     flat: bool | None = None
+
+    @cached_property
+    def fixed(self) -> str:
+        """The fixed parameters as members of an object."""
+        members = (f"{json.dumps(key, ensure_ascii=False)}:{one}" for key, one in self.fix.items())
+        return ",".join(members)
+
+    @cached_property
+    def not_to_bring(self) -> frozenset[str]:
+        """What a call must not set, whatever the case."""
+        return frozenset(map(fold, self.fix))
 
     def over(self, other: ToolEdit) -> ToolEdit:
         """Return both edits; where they set the same, this one counts."""

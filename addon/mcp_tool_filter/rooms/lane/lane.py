@@ -251,7 +251,7 @@ def may_take(service: Service) -> bool:
         policy.links or policy.propagate or policy.keeps_requests
         or service.before_sending or service.before_answering or service.rewrite_body
         or service.note_over or service.connect or service.is_ending or service.learns_logins
-        or config.shadow or config.catalog or config.editor or config.only_mcp
+        or config.shadow or config.catalog or config.only_mcp
         or listener.is_forward or listener.keeps_host or listener.legacy.endpoints
         or limits.depth < _FEWEST_LEVELS or limits.message < _MOST or limits.pending < 2 * _MOST
     )  # fmt: skip
@@ -297,9 +297,15 @@ def _lane_for(service: Service, down: H1Client, head: RequestHead, body: bytes) 
     kind = policy.kinds.of(client, _exchange_of(call, now, len(body)) if call.declared else None)
     if not _is_certain(kind) or kind.snapshot.standing(call.tool) is not Standing.ALLOWED:
         return None
+    if (editor := policy.config.editor) is None:
+        sent: bytes | None = body
+    else:
+        sent = editor.plain(call.tool, body, kind.snapshot)
+    if sent is None:
+        return None
     if session is not None:
         session.has_acted = True
-    return Lane(service, down, head, body, call, client, kind, now)
+    return Lane(service, down, head, body, call, client, kind, now, sent)
 
 
 def _exchange_of(call: CallRead, asked_at: float, size: int) -> RpcExchange:
@@ -328,14 +334,16 @@ class Lane:
 
     def __init__(
         self, service: Service, down: H1Client, head: RequestHead, body: bytes, call: CallRead,
-        client: Client, kind: Kind, asked_at: float,
+        client: Client, kind: Kind, asked_at: float, sent: bytes,
     ) -> None:  # fmt: skip
+        """``sent`` is what the upstream gets; it differs from the body if an edit adds to it."""
         self.service, self.down, self.head = service, down, head
         self.most_idle = service.limits.young
         self.up: Upstream | None = None
         self.body, self.client, self.tool, self.asked_at = body, client, call.tool, asked_at
         self.sent_at = asked_at
         self._call, self._kind, self.meta = call, kind, call.meta
+        self._sent = sent
         self._whole: Exchange | None = None
         self._observer: PlainObserver | None = None
         self._fields: Fields = ()
@@ -362,7 +370,7 @@ class Lane:
             return self._whole.connected(up)
         self.up = up
         up.begin(
-            cast("Exchange", self), head=self.head.notes.out_head, method="POST", body=self.body
+            cast("Exchange", self), head=self.head.notes.out_head, method="POST", body=self._sent
         )
         if self.down.is_slow:
             up.slow_down(True)
@@ -442,7 +450,7 @@ class Lane:
         head.target = known.target
         whole.asked = HttpExchange(conversation, known, is_endpoint=True)
         whole.asked.announces = False
-        whole.has_all, whole.body, whole.phase = True, self.body, Phase.ASKING
+        whole.has_all, whole.body, whole.phase = True, self._sent, Phase.ASKING
         whole.out_fields, whole.out_head = head.notes.out_fields or (), head.notes.out_head
         whole.most_idle = self.most_idle
         if self.up is not None:
