@@ -157,7 +157,16 @@ def _unknown_word(word: str, most_words: int, help: str) -> UsageError:
         return UsageError(f"There is one word too many: {word}", why=f"See {help}")
     if word in COMMANDS:
         return UsageError(f"The command comes first: mcp-tool-filter {word} …")
+    if meant := _OTHER_COMMANDS.get(word):
+        return UsageError(f"There is no command {word}: did you mean {meant}?")
     return no_such("command", word, COMMANDS)
+
+
+_OTHER_COMMANDS = {
+    "list": "clients", "ls": "clients", "servers": "clients", "version": "--version",
+    "undo": "unwrap --all", "uninstall": "unwrap --all", "remove": "unwrap", "start": "serve",
+}  # fmt: skip
+"""What people type who know other programs."""
 
 
 def _unknown_flag(word: str, flags: Sequence[Option], help: str) -> UsageError:

@@ -106,7 +106,7 @@ class UnsafePattern(StartError):
         super().__init__(what, why="Pattern could cause catastrophic backtracking", hint=hint)
 
 
-class NothingDenied(Mistake):
+class NothingDenied(StartError):
     """No filter is set, and the user wants an error then."""
 
     def __init__(self) -> None:
