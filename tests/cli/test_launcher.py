@@ -237,3 +237,17 @@ sys.exit(launcher.main({typed.split()!r}))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (status, b"")
+
+
+@pytest.mark.parametrize("words", [
+    ("--stdio", "--upstream", "http://127.0.0.1:1"), ("--server=a",),
+    ("--deny", "x", "--", "false"),
+])  # fmt: skip
+def test_a_clients_entry_imports_nothing_from_pythonpath(
+    words: tuple[str, ...], tmp_path: Path, ran: Typed
+) -> None:
+    """The client has set it for the server."""
+    for name in ("json", "asyncio", "msgspec"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('planted')")
+    said = ran(*words, status=None, PYTHONPATH=str(tmp_path))
+    assert "planted" not in said.err

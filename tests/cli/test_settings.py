@@ -243,6 +243,20 @@ def test_relative_files_are_beside_the_file(
     assert (found.command, found.cwd) == (("./x",), "/abs")
 
 
+@pytest.mark.parametrize(("word", "is_beside"), [
+    ("./x", True), ("bin/x", True), ("../x", True), ("x", False), ("/x", False),
+])  # fmt: skip
+def test_no_folder_in_which_we_start_can_plant_a_command(
+    word: str, is_beside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    file = tmp_path / "f.toml"
+    file.write_text(f'[servers.s]\ncommand = ["{word}", "./y"]\n')
+    monkeypatch.chdir(tmp_path / "project")
+    found = read_sources({"config": [str(file)]}, {}).of_server("s")
+    assert found.command == (f"{tmp_path}/{word}" if is_beside else word, "./y")
+
+
 @pytest.mark.parametrize("text", [
     "url = 'http://localhost:1'\nheader = 'X-Key: $KEY'",
     "url = 'http://localhost:1/mcp?key=${KEY}'", "command = ['x']\nenv = {A = '$KEY'}",

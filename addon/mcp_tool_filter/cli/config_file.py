@@ -184,7 +184,20 @@ def _read_server(path: str, name: str, table: object) -> Given:
     for key in given:
         if key in OPTIONS and unused in OPTIONS[key].needs:
             raise UsageError(f"{key} in {where} has no effect", why=f"It is for a {only}")
+    if words and "cwd" not in given and _is_relative(words[0]):
+        given[COMMAND] = [_beside(path, words[0]), *words[1:]]
     return given | ({"upstream": url} if url else {})
+
+
+def _is_relative(program: str) -> bool:
+    """Tell whether a program is a file in a folder that is not named from the root. (In the current
+    folder, a repository could plant one.)"""
+    return os.path.dirname(program) != "" and not os.path.isabs(program)
+
+
+def _beside(path: str, name: str) -> str:
+    """Return a path that does not depend on the current folder."""
+    return os.path.join(os.path.dirname(os.path.abspath(path)), name)
 
 
 def _edits_in(path: str, section: str, table: dict[str, object]) -> Given:
@@ -260,10 +273,8 @@ class Table:
         return [self._beside(text, name) for text in texts] if is_path else texts
 
     def _beside(self, text: str, name: str) -> str:
-        """Return a path that does not depend on the current folder."""
         domain, equals, file = text.rpartition("=" if name == "cert" else "\0")  # DOMAIN=FILE
-        folder = os.path.dirname(os.path.abspath(self._path))
-        return domain + equals + os.path.join(folder, os.path.expanduser(file))
+        return domain + equals + _beside(self._path, os.path.expanduser(file))
 
 
 def _words(at: str, value: object) -> list[str]:

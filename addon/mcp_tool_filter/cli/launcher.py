@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 _NEEDED = (3, 12)
 
 
+_WRAPPED = frozenset({"--", "--stdio", "--server"})
+"""What clients' entries have: their variables are for the server."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status."""
     args = sys.argv[1:] if argv is None else list(argv)
@@ -36,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_closed_descriptors()
     if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: not all can show "…"
-    if "--" in args:
+    if any(one.partition("=")[0] in _WRAPPED for one in args):
         _leave_python_path_to_the_command()
     if args[:1] == ["--version"]:
         return _show_version()
