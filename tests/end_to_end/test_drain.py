@@ -151,7 +151,7 @@ async def test_a_second_signal_waits_for_no_call(host: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("value", ["soon", "-1", "1e3", "3s"])
 def test_a_time_that_is_none_is_refused(value: str, tmp_path: Path) -> None:
     done = run("-u", "http://127.0.0.1:9/mcp", "-d", "x", f"--drain={value}", home=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert "drain" in done.stderr
     assert "It must be a number of seconds, such as 30" in done.stderr
 

@@ -141,7 +141,7 @@ def test_a_recorded_session_can_be_replayed_with_other_patterns(file: Path, tmp_
 def test_a_file_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
     made = tmp_path / "made"
     found = run("--record", "/no/such/folder/x", "--", "touch", str(made), home=tmp_path)
-    assert found.returncode == 1
+    assert found.returncode == 2
     assert "--record" in found.stderr
     assert not made.exists()
 
