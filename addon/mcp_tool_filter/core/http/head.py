@@ -432,14 +432,18 @@ def _param_headers_after(
     """Return the ``Mcp-Param-…`` headers that must change to agree with a rewritten call."""
     tool = message.params.get("name") if message.params else None
     definition = definitions.get(tool.text) if tool and tool.text is not None else None
-    if revision_in(message) is None or message.method != "tools/call" or definition is None:
+    if message.method != "tools/call" or definition is None:
         return []
+    mapped = param_headers_in(definition)
     sent = {
         key.decode().lower(): value.decode("latin-1")
         for key, value in head.headers
         if key.lower().startswith(b"mcp-param-")
     }
-    wanted = dict(_param_headers(message, param_headers_in(definition)))
+    if revision_in(message) is None:  # it has no such headers: a server might believe one
+        ours = {f"mcp-param-{one.lower()}" for one in mapped.values()}
+        return [(name, None) for name in sent if name in ours]
+    wanted = dict(_param_headers(message, mapped))
     gone: list[tuple[str, str | None]] = [(name, None) for name in sent if name not in wanted]
     return gone + [(name, value) for name, value in wanted.items() if sent.get(name) != value]
 
