@@ -64,6 +64,8 @@ def test_all_who_ask_get_one_answer(home: Path, typed: Typed, ran: Typed) -> Non
     assert said.keys() >= answers.keys() - {"plain"}
     checked = ran("doctor", "--client", "cursor", status=1).out
     ran_with = ran("run", "--client", "cursor", "--", "true").err
+    assert "nothing is filtered" not in ran_with
+    assert "the servers of this client are not known" not in ran_with
     for name, (answer, _) in answers.items():
         assert (f"ok   {name} is filtered: " in checked) == (answer == "yes")
         assert (f"ok   {name} is only watched: " in checked) == (answer == "only watched")

@@ -164,7 +164,8 @@ class _Session:
     def _warn_of_commands(self) -> None:
         for problem in self._problems:
             say(f"Warning: {problem}")
-        if not self._settings.many("hosts"):
+        is_somewhere = any(one.way in (Way.FILTERED, Way.WATCHED) for one in self._servers)
+        if not self._settings.many("hosts") and not is_somewhere:
             say(
                 "Warning: nothing is filtered, because no host is named: name your servers with"
                 " --host NAME or --server URL, or the client with --client"
