@@ -15,11 +15,13 @@ from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.head import Head
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import Batch, Request, Single, parse_message
-from mcp_tool_filter.core.messages.tools import Definition, Listing, ToolCall, parse_listing
+from mcp_tool_filter.core.messages.tool_requests import ToolCall
+from mcp_tool_filter.core.messages.tools import Definition, Listing, parse_listing
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.effects import Deciding, Decision, waits
 from mcp_tool_filter.core.policy.situation import Link
-from mcp_tool_filter.core.policy.snapshot import Snapshot, take_snapshot
+from mcp_tool_filter.core.policy.snapshot import Snapshot
+from mcp_tool_filter.core.policy.taking import take_snapshot
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 
 

@@ -49,7 +49,7 @@ WAYS: dict[str, Callable[..., object]] = {
     "core.policy.tool_filter.undefined_topic": _nothing,
     "core.messages.messages._holds_message": _nothing,
     "core.messages.messages.fold": _as_it_is,
-    "core.messages.tools.refuse_misreadable": _nothing,
+    "core.messages.tool_requests.refuse_misreadable": _nothing,
     "core.messages.tools.fold_key": _as_it_is,
     "core.policy.tool_filter.shows_tool": _nothing,
     "core.messages.tools.shows_tool_beside_content": _nothing,

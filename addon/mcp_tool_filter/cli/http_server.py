@@ -27,14 +27,12 @@ from mcp_tool_filter.core.engine.wire import (
     CONTINUE,
     FIELD,
     LAST_CHUNK,
-    PHRASES,
     Fault,
     HttpLimits,
     RequestHead,
     RequestWire,
-    render_chunk,
-    render_fields,
 )
+from mcp_tool_filter.core.engine.writing import PHRASES, render_chunk, render_fields
 from mcp_tool_filter.core.messages.sizes import HEAD
 from mcp_tool_filter.core.policy.config import AllowedHosts
 from mcp_tool_filter.core.sockets.served import AnswerRequest, ServedRequest, ServedResponse

@@ -7,7 +7,7 @@ from typing import Any
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.policy_in_force import Arrival, Judged, PolicyInForce
 from mcp_tool_filter.core.messages.limits import R2025_11_25
-from mcp_tool_filter.core.messages.tools import ListRequest
+from mcp_tool_filter.core.messages.tool_requests import ListRequest
 from mcp_tool_filter.core.policy.effects import Decision, Together, waits
 from mcp_tool_filter.core.policy.situation import Client, Session
 from mcp_tool_filter.core.policy.verdict import Forward, Verdict

@@ -20,7 +20,7 @@ from mcp_tool_filter.core.conversation.memory import example
 from mcp_tool_filter.core.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.core.messages import large
 from mcp_tool_filter.core.messages.limits import R2025_06_18, R2025_11_25, R2026_07_28, Limits
-from mcp_tool_filter.core.messages.tools import parse_tool_call
+from mcp_tool_filter.core.messages.tool_requests import parse_tool_call
 from mcp_tool_filter.core.policy.effects import CannotList, FetchTools, waits
 from mcp_tool_filter.core.policy.patterns import Pattern
 from mcp_tool_filter.core.policy.situation import Client, Session, Via

@@ -9,7 +9,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from mcp_tool_filter.core.engine.exchange import Exchange, Outcome
+from mcp_tool_filter.core.engine.exchange import Exchange
+from mcp_tool_filter.core.engine.steps import Outcome
 from mcp_tool_filter.core.http.asked import Answered
 from mcp_tool_filter.core.http.head import RequestNotes
 from tests.core.engine.table import LIST, PING, PONG, Client, Table, call, result

@@ -15,7 +15,7 @@ from mcp_tool_filter.core.http import asker
 from mcp_tool_filter.core.http.asker import CorsMemory, Page, is_like_the_fetch, problem_in_source
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.messages.limits import Limits
-from mcp_tool_filter.core.messages.tools import parse_list_request
+from mcp_tool_filter.core.messages.tool_requests import parse_list_request
 from mcp_tool_filter.core.policy.config import AllowedHosts
 from tests.core.http.listening import INITIALIZE, answer, ask, asked
 from tests.make import answering, asking, definition, head, listing_of, raw_head, request

@@ -12,7 +12,7 @@ from mcp_tool_filter.core.http.asked import Answered
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.messages.large import find_result_envelope
 from mcp_tool_filter.core.messages.messages import Response, ids_in
-from mcp_tool_filter.core.policy.snapshot import take_snapshot
+from mcp_tool_filter.core.policy.taking import take_snapshot
 from mcp_tool_filter.core.policy.verdict import Forward
 from tests.core.http.listening import JSON, SSE, answer, hear, listener, waiting_for
 from tests.make import answering, asking, definition, event, listing

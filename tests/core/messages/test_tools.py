@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.messages import tools
 from mcp_tool_filter.core.messages.messages import Notification
-from mcp_tool_filter.core.messages.tools import (
+from mcp_tool_filter.core.messages.tool_requests import (
     ToolCall,
     parse_list_request,
     parse_tool_call,
-    shows_tool,
 )
+from mcp_tool_filter.core.messages.tools import shows_tool
 from tests.make import answering, asking, definition, message, one_definition, page, request
 from tests.rows import each_row
 

@@ -12,7 +12,8 @@ from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.errors import EmptyList, InvalidOption, NothingDenied
 from mcp_tool_filter.core.policy.choice import UNDECIDED, Choice, claims_in
 from mcp_tool_filter.core.policy.config import refuse_to_open
-from mcp_tool_filter.core.policy.snapshot import Standing, UnlistedTools, take_snapshot
+from mcp_tool_filter.core.policy.snapshot import Standing
+from mcp_tool_filter.core.policy.taking import UnlistedTools, take_snapshot
 from tests.make import listing_of, page
 from tests.rows import each_row
 

@@ -12,7 +12,7 @@ from mcp_tool_filter.core.errors import InvalidPattern
 from mcp_tool_filter.core.policy.choice import NOT_ALLOWED
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.patterns import MAX_NAME, parse_glob, parse_pattern
-from mcp_tool_filter.core.policy.snapshot import take_snapshot
+from mcp_tool_filter.core.policy.taking import take_snapshot
 from tests.make import listing, page
 from tests.rows import each_row
 

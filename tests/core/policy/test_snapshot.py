@@ -8,7 +8,8 @@ import pytest
 
 from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.policy.patterns import MAX_NAME, Pattern
-from mcp_tool_filter.core.policy.snapshot import Standing, UnlistedTools, drift_of, shown
+from mcp_tool_filter.core.policy.snapshot import Standing, shown
+from mcp_tool_filter.core.policy.taking import UnlistedTools, drift_of
 from mcp_tool_filter.core.policy.tool_filter import decide_call
 from mcp_tool_filter.core.policy.verdict import Reply
 from mcp_tool_filter.core.process.sentences import describe

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from mcp_tool_filter.core.messages.tools import ListRequest
+from mcp_tool_filter.core.messages.tool_requests import ListRequest
 from mcp_tool_filter.core.policy.situation import Situation
-from mcp_tool_filter.core.policy.snapshot import drift_of, listed_twice
+from mcp_tool_filter.core.policy.taking import drift_of, listed_twice
 from mcp_tool_filter.core.policy.tool_filter import (
     Envelope,
     decide_call,

@@ -10,9 +10,11 @@ import pytest
 from mcp_tool_filter.cli.report import render_report
 from mcp_tool_filter.core.conversation.policy_in_force import Judged
 from mcp_tool_filter.core.policy.situation import Client, Direction, RpcExchange, Session
-from mcp_tool_filter.core.policy.snapshot import Snapshot, take_snapshot
+from mcp_tool_filter.core.policy.snapshot import Snapshot
+from mcp_tool_filter.core.policy.taking import take_snapshot
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
-from mcp_tool_filter.core.process.sentences import Introduction, Once, VerdictLog
+from mcp_tool_filter.core.process.sentences import Introduction, Once
+from mcp_tool_filter.core.process.verdict_log import VerdictLog
 from tests.make import definition, listing, listing_of, snapshot, snapshot_of
 
 # What people read about a message that rules have decided on

@@ -21,7 +21,7 @@ from mitmproxy import ctx
 from mitmproxy.exceptions import OptionsError
 
 from mcp_tool_filter.core.engine.client_h1 import H1Client
-from mcp_tool_filter.core.engine.exchange import Answer
+from mcp_tool_filter.core.engine.steps import Answer
 from mcp_tool_filter.core.engine.upstream import Upstream
 from mcp_tool_filter.core.messages.messages import Single
 from mcp_tool_filter.core.policy.effects import Deciding, Decision, Delay, InOrder

@@ -10,7 +10,7 @@ import pytest
 
 from mcp_tool_filter.core.policy.effects import begin
 from mcp_tool_filter.core.policy.situation import Client, Direction, RpcExchange, Session, Situation
-from mcp_tool_filter.core.policy.snapshot import take_snapshot
+from mcp_tool_filter.core.policy.taking import take_snapshot
 from mcp_tool_filter.core.policy.verdict import VERDICTS, Drop, Forward, Reply, Verdict
 from mcp_tool_filter.rooms.rules.judge import RulesLink
 from mcp_tool_filter.rooms.rules.policy import Policy

@@ -15,7 +15,7 @@ from jsregex.cost import FOR_A_MESSAGE, Budget
 from mcp_tool_filter.core.messages.messages import Batch, parse_message
 from mcp_tool_filter.core.policy.effects import Delay
 from mcp_tool_filter.core.policy.situation import Situation
-from mcp_tool_filter.core.policy.snapshot import take_snapshot
+from mcp_tool_filter.core.policy.taking import take_snapshot
 from mcp_tool_filter.core.policy.verdict import Forward, Reply, Verdict
 from mcp_tool_filter.rooms.rules import fields
 from mcp_tool_filter.rooms.rules.fields import parse_rule_pattern

@@ -20,7 +20,7 @@ from mcp_tool_filter.core.conversation.policy_in_force import Judged, PolicyInFo
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.messages.messages import Request, Response
 from mcp_tool_filter.core.policy.situation import Client, Direction, Session, Via
-from mcp_tool_filter.core.policy.snapshot import take_snapshot
+from mcp_tool_filter.core.policy.taking import take_snapshot
 from mcp_tool_filter.core.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.rooms.audit import open_requests
 from mcp_tool_filter.rooms.telemetry import tracing

@@ -80,13 +80,8 @@ from mcp_tool_filter.core.messages.messages import (
     render_error,
     singles,
 )
-from mcp_tool_filter.core.messages.tools import (
-    Listing,
-    ShowsHidden,
-    parse_list_request,
-    parse_listing,
-    shows_tool,
-)
+from mcp_tool_filter.core.messages.tool_requests import parse_list_request
+from mcp_tool_filter.core.messages.tools import Listing, ShowsHidden, parse_listing, shows_tool
 from mcp_tool_filter.core.policy.chain import (
     decide_accepted,
     decide_from_client,

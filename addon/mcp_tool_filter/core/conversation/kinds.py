@@ -31,8 +31,8 @@ from mcp_tool_filter.core.policy.choice import is_hint, is_locked
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.effects import LET_OTHERS_GO_ON, Deciding, at_once
 from mcp_tool_filter.core.policy.situation import Client, RpcExchange, Session
-from mcp_tool_filter.core.policy.snapshot import (
-    Snapshot,
+from mcp_tool_filter.core.policy.snapshot import Snapshot
+from mcp_tool_filter.core.policy.taking import (
     UnlistedTools,
     by_name,
     means_the_same,

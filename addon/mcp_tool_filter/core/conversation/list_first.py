@@ -25,10 +25,15 @@ from mcp_tool_filter.core.messages.messages import (
     Single,
     render_error,
 )
-from mcp_tool_filter.core.messages.tools import ToolCall, parse_list_request, parse_tool_call
+from mcp_tool_filter.core.messages.tool_requests import (
+    ToolCall,
+    parse_list_request,
+    parse_tool_call,
+)
 from mcp_tool_filter.core.policy.effects import CannotList
 from mcp_tool_filter.core.policy.situation import Client, Situation, Via
-from mcp_tool_filter.core.policy.snapshot import Snapshot, Standing, UnlistedTools
+from mcp_tool_filter.core.policy.snapshot import Snapshot, Standing
+from mcp_tool_filter.core.policy.taking import UnlistedTools
 from mcp_tool_filter.core.policy.verdict import Drop, Reason, Reply, Verdict, Why
 
 _REFUSED = -32001  # as SDKs say that they know no such session

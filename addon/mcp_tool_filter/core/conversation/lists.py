@@ -14,7 +14,8 @@ from mcp_tool_filter.core.messages.messages import parse_message, singles
 from mcp_tool_filter.core.messages.tools import Definition, Listing, parse_listing
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.effects import LET_OTHERS_GO_ON, Deciding
-from mcp_tool_filter.core.policy.snapshot import Snapshot, UnlistedTools, snapshot_in_steps
+from mcp_tool_filter.core.policy.snapshot import Snapshot
+from mcp_tool_filter.core.policy.taking import UnlistedTools, snapshot_in_steps
 
 type Frame = tuple[str, str]
 """The text of a list's result before and after its tools; None for a list that we always get from

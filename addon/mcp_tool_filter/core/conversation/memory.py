@@ -62,7 +62,7 @@ class JudgedLists:
     It forgets the least recently used. Two answers that differ only in their envelope, which has
     nothing but jsonrpc and a simple id, get the same verdict, each with its own id:
 
-    >>> from mcp_tool_filter.core.policy.snapshot import take_snapshot
+    >>> from mcp_tool_filter.core.policy.taking import take_snapshot
     >>> from mcp_tool_filter.core.policy.verdict import Why
     >>> from mcp_tool_filter.core.messages.large import find_result_envelope
     >>> judged, snapshot = JudgedLists(), take_snapshot([])

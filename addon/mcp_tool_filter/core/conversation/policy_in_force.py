@@ -27,7 +27,8 @@ from mcp_tool_filter.core.messages.messages import (
     ids_in,
     render_error,
 )
-from mcp_tool_filter.core.messages.tools import Listing, ListRequest
+from mcp_tool_filter.core.messages.tool_requests import ListRequest
+from mcp_tool_filter.core.messages.tools import Listing
 from mcp_tool_filter.core.policy.chain import join_reported, refusal
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.effects import Deciding, at_once

@@ -20,26 +20,19 @@ import math
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.core.engine.exchange import (
-    INVALID_HTTP,
-    Answer,
-    Exchange,
-    answer_to,
-    begin_exchange,
-)
+from mcp_tool_filter.core.engine.exchange import Exchange, begin_exchange
 from mcp_tool_filter.core.engine.service import Host, Service, Silence
+from mcp_tool_filter.core.engine.steps import INVALID_HTTP, Answer, answer_to
 from mcp_tool_filter.core.engine.wire import (
     CONTINUE,
     LAST_CHUNK,
-    LONG,
     NOT_IMPLEMENTED,
-    PHRASES,
     End,
     Fault,
     RequestHead,
     RequestWire,
-    render_chunk,
 )
+from mcp_tool_filter.core.engine.writing import LONG, PHRASES, render_chunk
 from mcp_tool_filter.core.http.bodies import EVENT_STREAM
 from mcp_tool_filter.core.http.head import without_body
 from mcp_tool_filter.core.policy.verdict import Reason, Reply, Why

@@ -18,7 +18,8 @@ from mcp_tool_filter.core.messages.sse import render_event
 from mcp_tool_filter.core.policy.effects import InOrder
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.engine.exchange import Answer, Exchange
+    from mcp_tool_filter.core.engine.exchange import Exchange
+    from mcp_tool_filter.core.engine.steps import Answer
     from mcp_tool_filter.core.http.asked import HttpExchange
 
 

@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.core.engine.wire import DEFAULT_LIMITS, LONG, AnswerWire, End, HttpLimits
+from mcp_tool_filter.core.engine.wire import DEFAULT_LIMITS, AnswerWire, End, HttpLimits
+from mcp_tool_filter.core.engine.writing import LONG
 from mcp_tool_filter.core.http.head import WITHOUT_BODY
 
 if TYPE_CHECKING:

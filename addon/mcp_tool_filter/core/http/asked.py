@@ -24,7 +24,7 @@ from mcp_tool_filter.core.messages.messages import (
     render_error,
 )
 from mcp_tool_filter.core.messages.sse import render_event
-from mcp_tool_filter.core.messages.tools import ListRequest
+from mcp_tool_filter.core.messages.tool_requests import ListRequest
 from mcp_tool_filter.core.policy.chain import refusal
 from mcp_tool_filter.core.policy.verdict import Forward, Reply, Verdict, Why
 

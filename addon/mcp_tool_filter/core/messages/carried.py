@@ -34,8 +34,8 @@ from mcp_tool_filter.core.messages.messages import (
     Single,
     is_like_a_call,
     refuse_lookalike,
-    topic_of,
 )
+from mcp_tool_filter.core.messages.methods import topic_of
 from mcp_tool_filter.core.messages.scan import PartBudget, Value, read_value
 from mcp_tool_filter.core.messages.tools import fold_key
 

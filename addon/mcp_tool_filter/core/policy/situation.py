@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import Message, Notification, Request, Single
-from mcp_tool_filter.core.messages.tools import ListRequest, ToolCall
+from mcp_tool_filter.core.messages.tool_requests import ListRequest, ToolCall
 from mcp_tool_filter.core.policy.effects import Deciding, Decision
 from mcp_tool_filter.core.policy.patterns import Pattern
 from mcp_tool_filter.core.policy.snapshot import CatalogItem, Snapshot

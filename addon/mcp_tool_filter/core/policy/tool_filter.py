@@ -19,22 +19,25 @@ from mcp_tool_filter.core.messages.messages import (
     Single,
     parse_message,
     render_error,
-    undefined_topic,
 )
+from mcp_tool_filter.core.messages.methods import undefined_topic
 from mcp_tool_filter.core.messages.scan import open_value
+from mcp_tool_filter.core.messages.tool_requests import (
+    ListRequest,
+    ToolCall,
+    parse_list_request,
+    parse_tool_call,
+)
 from mcp_tool_filter.core.messages.tools import (
     HIDDEN_TOOL,
     Definition,
     Listing,
-    ListRequest,
     ShowsHidden,
-    ToolCall,
     find_listing,
-    parse_list_request,
-    parse_tool_call,
     shows_tool,
 )
-from mcp_tool_filter.core.policy.snapshot import Snapshot, Standing, drift_of, listed_twice, shown
+from mcp_tool_filter.core.policy.snapshot import Snapshot, Standing, shown
+from mcp_tool_filter.core.policy.taking import drift_of, listed_twice
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 
 if TYPE_CHECKING:

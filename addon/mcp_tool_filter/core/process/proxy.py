@@ -33,12 +33,7 @@ from mcp_tool_filter.core.process.background import Effects
 from mcp_tool_filter.core.process.ending import Ending
 from mcp_tool_filter.core.process.limits import Crowd, Holder, MemoryBudget, keep_free_memory
 from mcp_tool_filter.core.process.plugs import Plugs, Sink
-from mcp_tool_filter.core.process.sentences import (
-    Introduction,
-    VerdictLog,
-    introduce,
-    warnings_about,
-)
+from mcp_tool_filter.core.process.sentences import Introduction, introduce, warnings_about
 from mcp_tool_filter.core.process.site import (
     ServedCommand,
     Site,
@@ -50,6 +45,7 @@ from mcp_tool_filter.core.process.site import (
 )
 from mcp_tool_filter.core.process.start import refuse_start
 from mcp_tool_filter.core.process.statistics import Statistics
+from mcp_tool_filter.core.process.verdict_log import VerdictLog
 from mcp_tool_filter.core.upstream.fetch import asked_by, fetch_as_client
 
 if TYPE_CHECKING:

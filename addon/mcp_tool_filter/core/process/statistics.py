@@ -1,7 +1,7 @@
 """Count what happened: messages, verdicts, and the last refusals.
 
 >>> from mcp_tool_filter.core.policy.situation import Client
->>> from mcp_tool_filter.core.policy.snapshot import take_snapshot
+>>> from mcp_tool_filter.core.policy.taking import take_snapshot
 >>> from mcp_tool_filter.core.policy.verdict import Reply
 >>> counted = Statistics()
 >>> denied, none = Reply(b"", Reason(Why.DENIED, ("delete_file",))), take_snapshot([])

@@ -15,15 +15,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from mcp_tool_filter import __version__
-from mcp_tool_filter.core.engine.wire import (
-    END,
-    FIELD,
-    AnswerHead,
-    AnswerWire,
-    End,
-    Fault,
-    render_request,
-)
+from mcp_tool_filter.core.engine.wire import END, FIELD, AnswerHead, AnswerWire, End, Fault
+from mcp_tool_filter.core.engine.writing import render_request
 from mcp_tool_filter.core.errors import ProtocolError, StartError
 from mcp_tool_filter.core.http.bodies import decode_body
 from mcp_tool_filter.core.http.head import Fields

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from stat import S_ISREG
 
-from mcp_tool_filter.core.engine.wire import render_request
+from mcp_tool_filter.core.engine.writing import render_request
 from mcp_tool_filter.core.errors import InvalidOption, StartError
 from mcp_tool_filter.core.http.urls import Origin
 from mcp_tool_filter.core.process.background import look_at

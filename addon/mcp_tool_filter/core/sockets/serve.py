@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.core.engine.client_h1 import H1Client
 from mcp_tool_filter.core.engine.upstream import Upstream
-from mcp_tool_filter.core.engine.wire import LONG
+from mcp_tool_filter.core.engine.writing import LONG
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.http.urls import parse_origin
 from mcp_tool_filter.core.process.background import keep

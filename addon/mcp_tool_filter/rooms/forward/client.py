@@ -16,17 +16,11 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from mcp_tool_filter.core.engine.client_h1 import H1Client, Turn
-from mcp_tool_filter.core.engine.exchange import Answer
 from mcp_tool_filter.core.engine.service import Address, Host, Service
+from mcp_tool_filter.core.engine.steps import Answer
 from mcp_tool_filter.core.engine.upstream import Upstream
-from mcp_tool_filter.core.engine.wire import (
-    LAST_CHUNK,
-    AnswerHead,
-    Fault,
-    RequestHead,
-    render_chunk,
-    render_request,
-)
+from mcp_tool_filter.core.engine.wire import LAST_CHUNK, AnswerHead, Fault, RequestHead
+from mcp_tool_filter.core.engine.writing import render_chunk, render_request
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.head import Fields
 from mcp_tool_filter.rooms.mitmproxy.shown import ShownExchange

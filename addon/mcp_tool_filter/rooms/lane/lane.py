@@ -34,8 +34,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.conversation.declared import capabilities_in, program_in
-from mcp_tool_filter.core.engine.exchange import Answer, Exchange, Phase, fields_of
+from mcp_tool_filter.core.engine.exchange import Exchange, Phase, fields_of
 from mcp_tool_filter.core.engine.service import Service
+from mcp_tool_filter.core.engine.steps import Answer
 from mcp_tool_filter.core.engine.streaming import open_stream
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.asked import HttpExchange

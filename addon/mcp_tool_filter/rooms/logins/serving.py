@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from mcp_tool_filter.core.engine.exchange import Answer, Exchange
+from mcp_tool_filter.core.engine.exchange import Exchange
+from mcp_tool_filter.core.engine.steps import Answer
 from mcp_tool_filter.core.errors import ProtocolError, StartError
 from mcp_tool_filter.core.http.asked import Answered
 from mcp_tool_filter.core.http.bodies import decode_body

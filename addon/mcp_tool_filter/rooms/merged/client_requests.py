@@ -12,7 +12,7 @@ from mcp_tool_filter.core.messages.messages import (
     Request,
 )
 from mcp_tool_filter.core.messages.scan import Value, open_value
-from mcp_tool_filter.core.messages.tools import parse_tool_call
+from mcp_tool_filter.core.messages.tool_requests import parse_tool_call
 from mcp_tool_filter.rooms.merged.lists import (
     KINDS,
     PROMPTS,

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 from mcp_tool_filter.core.conversation.memory import Fetched
 from mcp_tool_filter.core.conversation.policy_in_force import oversized
-from mcp_tool_filter.core.engine.exchange import Answer, Exchange, Phase
+from mcp_tool_filter.core.engine.exchange import Exchange, Phase
 from mcp_tool_filter.core.engine.service import nothing
+from mcp_tool_filter.core.engine.steps import Answer
 from mcp_tool_filter.core.engine.upstream import Upstream
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.asked import Answered, refused

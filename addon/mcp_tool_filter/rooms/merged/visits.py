@@ -16,7 +16,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from mcp_tool_filter.core.engine.exchange import Answer, Exchange
+from mcp_tool_filter.core.engine.exchange import Exchange
+from mcp_tool_filter.core.engine.steps import Answer
 from mcp_tool_filter.core.engine.wire import RequestHead
 from mcp_tool_filter.core.http.head import Fields
 

@@ -34,8 +34,9 @@ from mitmproxy.tls import ClientHelloData
 from mcp_tool_filter.cli.options import KEYS
 from mcp_tool_filter.cli.report import render_report
 from mcp_tool_filter.cli.rooms import ROOMS
-from mcp_tool_filter.core.engine.exchange import Answer, Exchange
+from mcp_tool_filter.core.engine.exchange import Exchange
 from mcp_tool_filter.core.engine.service import Address, InLane, Service
+from mcp_tool_filter.core.engine.steps import Answer
 from mcp_tool_filter.core.engine.wire import RequestHead
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.http.urls import parse_origin

@@ -50,8 +50,9 @@ from mitmproxy.flow import Error, Flow
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.mode_specs import ReverseMode
 
-from mcp_tool_filter.core.engine.exchange import Answer, Exchange
+from mcp_tool_filter.core.engine.exchange import Exchange
 from mcp_tool_filter.core.engine.service import Address, Asking
+from mcp_tool_filter.core.engine.steps import Answer
 from mcp_tool_filter.core.engine.wire import AnswerHead, RequestHead
 from mcp_tool_filter.rooms.logins.logins_through import CALLBACK
 from mcp_tool_filter.rooms.logins.metadata import AUTHORIZE, REGISTER, TOKEN

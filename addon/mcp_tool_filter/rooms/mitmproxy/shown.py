@@ -16,8 +16,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol, cast
 
-from mcp_tool_filter.core.engine.exchange import Answer, Exchange, Outcome, Phase, notes_on
+from mcp_tool_filter.core.engine.exchange import Exchange, Phase, notes_on
 from mcp_tool_filter.core.engine.service import Host, nothing
+from mcp_tool_filter.core.engine.steps import Answer, Outcome
 from mcp_tool_filter.core.engine.wire import AnswerHead
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.asked import Answered, HttpExchange, Passed

@@ -32,8 +32,9 @@ from mcp_tool_filter.core.policy.snapshot import shown
 from mcp_tool_filter.core.policy.verdict import Forward, Verdict, Why
 from mcp_tool_filter.core.process.background import in_background
 from mcp_tool_filter.core.process.proxy import Proxy
-from mcp_tool_filter.core.process.sentences import describe, describe_reported, is_refusal
+from mcp_tool_filter.core.process.sentences import describe, describe_reported
 from mcp_tool_filter.core.process.statistics import JsonObject
+from mcp_tool_filter.core.process.verdict_log import is_refusal
 from mcp_tool_filter.rooms.audit.facts import problem_in
 from mcp_tool_filter.rooms.mitmproxy.flows import flow_of, hidden_target
 from mcp_tool_filter.rooms.mitmproxy.options import was_set

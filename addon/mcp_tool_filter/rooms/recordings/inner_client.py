@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.core.engine.exchange import Answer, Exchange
+    from mcp_tool_filter.core.engine.exchange import Exchange
     from mcp_tool_filter.core.engine.service import Asking, Host
+    from mcp_tool_filter.core.engine.steps import Answer
 
 
 class InnerClient:

@@ -53,7 +53,8 @@ from mcp_tool_filter.core.messages.sse import (
     render_event,
     with_data,
 )
-from mcp_tool_filter.core.messages.tools import parse_list_request, parse_listing
+from mcp_tool_filter.core.messages.tool_requests import parse_list_request
+from mcp_tool_filter.core.messages.tools import parse_listing
 from mcp_tool_filter.core.sockets.served import ServedRequest, ServedResponse
 from mcp_tool_filter.core.upstream.clients import JSON_BODY
 from mcp_tool_filter.rooms.recordings.flow_dump import RecordedFlow, Recording, Said

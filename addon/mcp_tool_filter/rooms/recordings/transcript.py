@@ -24,10 +24,10 @@ from mcp_tool_filter.core.messages.messages import (
     singles,
 )
 from mcp_tool_filter.core.messages.sse import Event, EventParser, parse_event
-from mcp_tool_filter.core.messages.tools import parse_tool_call
+from mcp_tool_filter.core.messages.tool_requests import parse_tool_call
 from mcp_tool_filter.core.policy.snapshot import Snapshot, Standing
 from mcp_tool_filter.core.policy.verdict import Forward, Verdict, Why
-from mcp_tool_filter.core.process.sentences import is_refusal
+from mcp_tool_filter.core.process.verdict_log import is_refusal
 from mcp_tool_filter.rooms.recordings.reading import tools_in
 from mcp_tool_filter.rooms.recordings.recorded_upstream import messages_in, read
 

@@ -16,13 +16,13 @@ from typing import Any
 
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.messages.messages import (
-    CLIENT_REQUESTS,
     Batch,
     Notification,
     Request,
     Single,
     parse_message,
 )
+from mcp_tool_filter.core.messages.methods import CLIENT_REQUESTS
 from mcp_tool_filter.core.policy.effects import Deciding, Delay, Effect, Together, driven
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reply, Rewrite, Why
 from mcp_tool_filter.rooms.rules import rule_effects as effects

@@ -97,7 +97,7 @@ class StdioSession:
         has_login: bool = False,
     ) -> LineJudge:
         """Return the judge of its lines; ``faults`` of the list are told already."""
-        from mcp_tool_filter.core.process.sentences import VerdictLog
+        from mcp_tool_filter.core.process.verdict_log import VerdictLog
         from mcp_tool_filter.rooms.stdio.judge import LineJudge  # late: a command starts first
 
         log, observers = VerdictLog(say_beside_client), self.shape.observers

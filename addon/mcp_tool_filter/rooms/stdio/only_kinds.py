@@ -16,11 +16,8 @@ from mcp_tool_filter.core.conversation.lists import Frame
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.effects import Deciding
 from mcp_tool_filter.core.policy.situation import Client, RpcExchange
-from mcp_tool_filter.core.policy.snapshot import (
-    Snapshot,
-    UnlistedTools,
-    by_name,
-)
+from mcp_tool_filter.core.policy.snapshot import Snapshot
+from mcp_tool_filter.core.policy.taking import UnlistedTools, by_name
 from mcp_tool_filter.core.policy.tool_filter import Envelope
 
 type OnListed = Callable[[Snapshot], None]

@@ -12,7 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.core.conversation.policy_in_force import Judged, Watch
-from mcp_tool_filter.core.engine.exchange import Exchange, Outcome
+from mcp_tool_filter.core.engine.exchange import Exchange
+from mcp_tool_filter.core.engine.steps import Outcome
 from mcp_tool_filter.core.http.bodies import may_be_event_stream
 from mcp_tool_filter.core.http.urls import parse_origin
 from mcp_tool_filter.core.policy.config import Config
