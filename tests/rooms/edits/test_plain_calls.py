@@ -12,7 +12,8 @@ from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import Single, parse_message
 from mcp_tool_filter.core.policy.choice import Choice
 from mcp_tool_filter.core.policy.patterns import parse_pattern
-from mcp_tool_filter.core.policy.snapshot import Snapshot, take_snapshot
+from mcp_tool_filter.core.policy.snapshot import Snapshot
+from mcp_tool_filter.core.policy.taking import take_snapshot
 from mcp_tool_filter.rooms.edits.editor import DefinitionEditor
 from mcp_tool_filter.rooms.edits.tables import parse_edits
 from mcp_tool_filter.rooms.lane.lane import plain_call

@@ -160,7 +160,7 @@ class Link(Protocol):
     def decide(self, message: Single, situation: Situation) -> Decision[Verdict]: ...
 
 
-class Asked(NamedTuple):
+class EditedRequest(NamedTuple):
     """A client's message after its edits."""
 
     sent: Single
@@ -175,7 +175,7 @@ class Editor(Protocol):
     """Edits names and definitions at the client's side of the policy, which judges the server's
     own."""
 
-    def asked(self, message: Single, snapshot: Snapshot, limits: Limits) -> Asked:
+    def asked(self, message: Single, snapshot: Snapshot, limits: Limits) -> EditedRequest:
         """Return a client's message with the server's own names. Raises ProtocolError."""
 
     def plain(self, name: str, call: bytes, snapshot: Snapshot) -> bytes | None:

@@ -35,7 +35,7 @@ from mcp_tool_filter.core.messages.tools import (
     with_edits,
 )
 from mcp_tool_filter.core.policy.choice import Claims
-from mcp_tool_filter.core.policy.situation import Asked, Editor
+from mcp_tool_filter.core.policy.situation import EditedRequest, Editor
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.core.policy.verdict import Drop, Reason, Reply, Why
 from mcp_tool_filter.rooms.edits.definitions import (
@@ -86,9 +86,9 @@ class DefinitionEditor:
 
     # What clients say
 
-    def asked(self, message: Single, snapshot: Snapshot, limits: Limits) -> Asked:
+    def asked(self, message: Single, snapshot: Snapshot, limits: Limits) -> EditedRequest:
         if isinstance(message, Response) or message.params is None:
-            return Asked(message, message)
+            return EditedRequest(message, message)
         renames: list[Change] = []
         fixes: list[Change] = []
         for params in _calls_in(message):
@@ -98,17 +98,21 @@ class DefinitionEditor:
             name = self.own(said.text, snapshot)
             if name is None:
                 refused = _refused(message, _not_found(said.text), said.text)
-                return Asked(message, message, refused)
+                return EditedRequest(message, message, refused)
             if name != said.text:
                 renames.append(Change(said.start, said.end, json.dumps(name)))
             try:
                 fixed = fixed_arguments(message.place.text, params, self.edits.for_tool(name))
             except CannotEdit as error:
                 renamed = _with(message, renames, limits)
-                return Asked(renamed, renamed, _refused(message, f"Invalid params: {error}", name))
+                return EditedRequest(
+                    renamed, renamed, _refused(message, f"Invalid params: {error}", name)
+                )
             fixes += [fixed] if fixed else []
         renamed = _with(message, renames, limits)
-        return Asked(_with(message, [*renames, *fixes], limits) if fixes else renamed, renamed)
+        return EditedRequest(
+            _with(message, [*renames, *fixes], limits) if fixes else renamed, renamed
+        )
 
     def plain(self, name: str, call: bytes, snapshot: Snapshot) -> bytes | None:
         if self.own(name, snapshot) != name:
