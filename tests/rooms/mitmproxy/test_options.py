@@ -133,8 +133,7 @@ async def test_strict_applies_to_every_way_to_start(
             ended = await asyncio.to_thread(run, *flags, home=tmp_path)
             status, stderr = ended.returncode, ended.stderr
             assert ended.stdout == ""
-    # No pattern is a mistake of the line itself; mitmdump has one status for all.
-    assert status == (1 if words or way == MITMDUMP else 2)
+    assert status == 1
     assert stderr.endswith(said)
 
 
