@@ -49,7 +49,11 @@ _REGISTRIES = ("pypi", "pythonhosted", "npmjs", "ghcr", "docker", "quay", "gcr")
 
 
 def parsed(name: str) -> Any:
-    return YAML(typ="safe").load((REPOSITORY / name).read_text("utf-8"))
+    return YAML(typ="safe").load(plain(name))
+
+
+def plain(name: str) -> str:
+    return (REPOSITORY / name).read_text("utf-8")
 
 
 def every(key: str, value: object) -> Iterator[Any]:
@@ -98,6 +102,16 @@ def test_each_shell_line_parses() -> None:
         plain = re.sub(r"\$\{\{.*?\}\}", "x", line)
         subprocess.run(["bash", "-n", "-c", plain], check=True)
         assert plain == line, f"{line}: what comes from outside belongs in a variable"
+
+
+def test_each_path_in_a_workflow_exists() -> None:
+    named = {
+        (name, path)
+        for name in _KINDS
+        for path in re.findall(r"(?<![\w./])(?:tests|addon|\.ci|\.github)/[\w./-]*\w", plain(name))
+    }
+    assert len(named) > 8
+    assert {(name, path) for name, path in named if not (REPOSITORY / path).exists()} == set()
 
 
 def test_no_file_names_the_host_of_a_package_registry() -> None:
