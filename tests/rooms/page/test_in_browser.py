@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.cli.parsing import parse_config
-from mcp_tool_filter.core.conversation.memory import example
+from mcp_tool_filter.core.conversation.memory import Fetched, example
 from mcp_tool_filter.core.errors import StartError
 from mcp_tool_filter.core.http.listener import open_listener
-from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.process.statistics import Statistics
 from mcp_tool_filter.rooms.page.dashboard import (
     Dashboard,
@@ -38,7 +38,7 @@ class Shown:
 
     board: Dashboard
     address: str
-    config: Config
+    counts: dict[str, Statistics]
 
     def note(self, number: int, **more: object) -> None:
         tool, server = f"tool_{number % 300}", f"server-{number % 3}"
@@ -54,16 +54,23 @@ class Shown:
 
 @contextmanager
 def shown(servers: int = 3, tools: int = 300) -> Iterator[Shown]:
-    """Serve the page in a thread."""
+    """Serve the page of servers that have tools of the same names."""
     names = [f"tool_{number}" for number in range(tools)]
+    fetched = {f"server-{number}": example(*names) for number in range(servers)}
+    with page_about(fetched, "^tool_7$") as it:
+        yield it
+
+
+@contextmanager
+def page_about(
+    fetched: Mapping[str, Fetched], deny: str, problems: Mapping[str, str] | None = None
+) -> Iterator[Shown]:
+    """Serve the page in a thread, in the order of ``problems``: why a server does not run."""
+    config = parse_config(deny=(deny,))
     listeners = {
-        f"server-{number}": open_listener(
-            upstream="http://127.0.0.1:9", config=Config(), fetched=example(*names)
-        )
-        for number in range(servers)
+        name: open_listener(upstream="http://127.0.0.1:9", config=config, fetched=one)
+        for name, one in fetched.items()
     }
-    for one in listeners.values():
-        one.policy.adopt(parse_config(deny=("^tool_7$",)))
     said: queue.SimpleQueue[str] = queue.SimpleQueue()
     over = threading.Event()
 
@@ -79,7 +86,11 @@ def shown(servers: int = 3, tools: int = 300) -> Iterator[Shown]:
     first = next(iter(listeners.values()))
     counts = {name: Statistics() for name in listeners}
     overview = Overview(
-        listeners, counts, places=dict.fromkeys(listeners, "http://127.0.0.1:8/mcp")
+        listeners,
+        counts,
+        places={name: f"http://127.0.0.1:6280/{name}/mcp" for name in listeners},
+        names=lambda: problems or listeners,
+        problem_of=lambda name: (problems or {}).get(name) or None,
     )
     snapshots = lambda: [one.snapshot for one in listeners.values()]  # noqa: E731
     switches = Switches(lambda: first.policy.config, snapshots, edit)
@@ -93,7 +104,7 @@ def shown(servers: int = 3, tools: int = 300) -> Iterator[Shown]:
     thread.start()
     try:
         address = said.get(timeout=20).partition(" ")[2]
-        yield Shown(board, address, first.policy.config)
+        yield Shown(board, address, counts)
     finally:
         over.set()
         thread.join()
@@ -251,6 +262,26 @@ def test_all_shown_tools_are_hidden_at_once(page: Page) -> None:
         page.wait_for("11 of 300 tools, 0 exposed", "Now active")
         page.find("button[aria-label='Undo the last change']").click()
         page.wait_for("11 of 300 tools, 11 exposed")
+
+
+def test_an_edited_definition_is_beside_the_servers_own(tmp_path: Path) -> None:
+    text = f"""dashboard = 0
+[servers.files]
+{command("read_file,write_file")}
+[servers.files.tools.read_file]
+name = "fetch_file"
+"""
+    with serving(tmp_path, text) as it, page_of(it, tmp_path) as page:
+        page.wait_for("→ fetch_file", "edited")
+        page.find("#tools [name=shown]").type("Edited")
+        page.wait_for("1 of 2 tools")
+        page.find("#tools .rows .row").click()
+        page.wait_for("The server's own", "What clients see")
+        own, edited = page.run(BESIDE)
+        assert (json.loads(own)["name"], json.loads(edited)["name"]) == ("read_file", "fetch_file")
+
+
+BESIDE = "return [...document.querySelectorAll('.beside pre')].map((one) => one.textContent)"
 
 
 def test_the_servers_are_in_the_order_of_the_file_also_broken_ones(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 // Activity: one line a message, and a panel with its request, answer, verdict and why.
 
 import { charts } from "./charts.js";
-import { button, counted, element, laidOut, number, show, size } from "./draw.js";
+import { button, copying, counted, element, laidOut, number, show, size } from "./draw.js";
 import { ask } from "./link.js";
 import { List } from "./list.js";
 import { messages, ownProcess, processes, servers } from "./model.js";
@@ -46,7 +46,7 @@ filters.append(search, server, client, tool, toolNames, outcome, clear, count, p
 
 const list = new List(place, {
   label: "Messages",
-  columns: [["Time", "time"], ["Server", "of"], ["Client", "client"], ["Message", "message"],
+  columns: [["Time", "time"], ["Server", "of"], ["Client", "client"], ["Message", "what"],
     ["Verdict", "verdict"], ["ms", "number"]],
   key: (one) => one.key,
   kind: (one) => `message ${one.outcome}${one.outcome === "ok" ? "" : ` ${one.outcome}-message`}`,
@@ -140,8 +140,10 @@ function nothing(all) {
   const urls = servers().filter((one) => /^https?:/.test(one.url));
   const found = [element("p", {}, element("strong", {}, "No messages yet."))];
   if (urls.length) {
+    urls.sort((one, other) => other.isMerged - one.isMerged);  // the one for all comes first
     found.push(element("p", { class: "quiet" }, urls.length === 1 ? "Give this URL to a client:" : "Give one of these URLs to a client:"),
-      element("ul", { class: "urls" }, ...urls.slice(0, 12).map((one) => element("li", {}, element("code", {}, one.url)))));
+      element("ul", { class: "urls" }, ...urls.slice(0, 12).map((one) =>
+        element("li", {}, element("code", {}, one.url), " ", copying(one.url, one.url)))));
   } else if (ownProcess()?.state.only_running && !servers().length) {
     found.push(element("p", { class: "quiet" }, "No filter is running. Put the filter in front of your servers:"),
       element("pre", {}, "mcp-tool-filter"));

@@ -93,14 +93,14 @@ function url(one) {
 
 function drawAbout(one, every, all) {
   if (!one) {
-    const notes = all.filter((each) => each.state !== "ended" && each.listener?.warnings?.length).length;
+    const notes = all.filter((each) => each.state !== "ended" && each.listener?.warnings?.length).map((each) => each.name);
     const isShadow = all.length > 0 && all.every((each) => each.listener?.shadow);
     const only = all.length === 1 ? all[0] : null;
     show(about, element("h2", {}, only ? only.name : "All servers"),
       only ? element("p", { class: "quiet target" }, [only.target, only.about].filter(Boolean).join(" · ")) : "",
       url(only || all.find((each) => each.isMerged) || {}),
       ...notices(only), figures({ ...every, listener: only?.listener }, every.saved, isShadow),
-      !only && notes ? element("p", { class: "quiet" }, `${counted(notes, "server")} with warnings: choose one at the left.`) : "",
+      !only && notes.length ? element("p", { class: "quiet" }, `Warnings: ${notes.slice(0, 8).join(", ")}${notes.length > 8 ? " …" : ""}`) : "",
       ...(only ? [rules(only)] : []));
     return;
   }
