@@ -210,6 +210,10 @@ interceptor:
       conditions: [tool_equals: read_file]
       actions: [rate_limit: {key: "all ${credential}", limit: 2, window: 1h}]
 """
+OF_GATEWAYS = [
+    "Client-Cert", "X-Forwarded-Client-Cert", "X-SSL-Client-S-DN", "X-Client-DN",
+    "X-Forwarded-User", "X-Amzn-Mtls-Clientcert-Subject", "X-Spiffe-Id",
+]  # fmt: skip
 CANCEL = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'
 
 
@@ -262,6 +266,12 @@ async def test_a_credential_that_is_made_up_lifts_no_limit(host: str, tmp_path: 
         assert await passes(bob)
         assert await passes(f"{bob}; junk=1")
         assert not await passes("Cookie: junk=2; id=bob;")
+        common = "X-SSL-Client-Verify: SUCCESS", "X-Amzn-Mtls-Clientcert-Issuer: CA"
+        for name in OF_GATEWAYS:
+            assert await passes(f"{name}: CN=dan of {name}", *common), name
+            assert await passes(f"{name}: CN=eve of {name}", *common), name
+            assert await passes(f"{name}: CN=eve of {name}", "X-Made-Up: 1"), name
+            assert not await passes(f"{name}: CN=eve of {name}", "Cookie: a=4"), name
         assert await passes("Authorization: Bearer cid")  # who does not share theirs
         assert not await passes("Cookie: " + "; ".join(f"a{n}={n}" for n in range(65)))
-        assert len(upstream.of("tools/call")) == 5
+        assert len(upstream.of("tools/call")) == 5 + 3 * len(OF_GATEWAYS)

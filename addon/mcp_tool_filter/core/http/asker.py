@@ -116,11 +116,26 @@ _QUERY_OF_ONE_REQUEST = re.compile(
 
 
 def credentials_in(head: Head) -> bytes:
-    """Return the headers that identify the asker to an upstream; equal for equal credentials."""
-    if not head.names.credentials:
+    """Return the headers that identify the asker to an upstream; equal for equal credentials.
+
+    A gateway may have checked a client's certificate or login, and name the user.
+    """
+    named = filter(_OF_A_GATEWAY.fullmatch, head.names.askers)
+    credentials = head.names.credentials.union(named)
+    if not credentials:
         return b""
     said = [(name.lower(), value) for name, value in head.headers]
-    return b"\n".join(b"%b: %b" % one for one in sorted(said) if one[0] in head.names.credentials)
+    return b"\n".join(b"%b: %b" % one for one in sorted(said) if one[0] in credentials)
+
+
+# Not what users have in common, such as the issuer of their certificates.
+_OF_A_GATEWAY = re.compile(
+    rb"client-cert|x-forwarded-client-cert|x-amzn-mtls-clientcert(?:-leaf|-subject|-serial-number)?"
+    rb"|(?:x-)?(?:ssl-)?client-(?:cert|certificate|s-dn|dn|cn|subject(?:-dn)?|sha1|serial|spiffe-id"
+    rb"|fingerprint|san|email)"
+    rb"|(?:x-)?(?:remote|forwarded|user)-(?:user|email|preferred-username|id|name|login)|x-user"
+    rb"|x-ms-client-principal(?:-id|-name)?|tailscale-user-login|(?:x-)?(?:peer-)?spiffe-id"
+)
 
 
 def asker_in(head: Head) -> bytes:
