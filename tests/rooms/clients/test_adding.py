@@ -196,3 +196,23 @@ def test_what_a_person_wrote_for_other_servers_stays_as_it_is(
     typed("unwrap", "--all", "--yes")
     assert into.read_text() == mine
     assert "Nothing to do" in typed("unwrap", "--all", "--yes").err
+
+
+def test_a_policy_is_added_to_the_servers_behind_one_entry(cursor: Path, typed: Typed) -> None:
+    into = cursor.parent / "servers.toml"
+    before = cursor.read_text()
+    words = ("wrap", "cursor", "--all", "--into", into, "--yes")
+    typed(*words, "--shadow", "--deny", "^none")
+    made = cursor.read_text()
+    said = typed(*words, "--deny", "^delete_")
+    assert "1 hidden" in said.err
+    table = tomllib.loads(into.read_text())
+    assert table["deny"] == ["^none", "^delete_"]
+    assert all("shadow" not in one for one in table["servers"].values())
+    assert cursor.read_text() == made
+    assert "Nothing to do" in typed(*words, "--deny", "^delete_").err
+    refused = typed(*words, "--except", "^delete_", status=2).err
+    assert "--replace" in refused
+    assert tomllib.loads(into.read_text()) == table
+    typed("unwrap", "--all", "--yes")
+    assert (cursor.read_text(), into.exists()) == (before, False)

@@ -112,6 +112,8 @@ class Changes:
             for one in self.all:
                 place = one.listed.place
                 say(f"Nothing to do: {one.listed.name} in {place.file} is {_state_of(one.after)}")
+            if not self.all:
+                say("Nothing to do: the file of servers says that already")
             return 0
         print(self._diff(clients, servers), flush=True)
         self._warn_of_shared()

@@ -284,6 +284,7 @@ def _share(
         there = one.moved()
         if there and there.file.path == file.path:
             mine.add(there.name)
+        mine |= set(_sections_of(one, file, text))
     is_for_all = "all" in typed or len(found) > 1
     may_write = is_for_all and moving.servers_in(text).keys() <= mine
     shared: dict[str, object] = {}
@@ -384,16 +385,63 @@ def wrap_as_one(
     for one in found:
         if not _starts_all(one):
             groups.setdefault(one.place.file, []).append(one)
-    if not groups:
+    changes, wanted, is_all = Changes(typed), parse_flags(flags), True
+    if not groups and not wanted:
         say(f"Nothing to do: {found[0].place.file} starts all servers with one entry")
         return 0
-    changes, wanted, is_all = Changes(typed), parse_flags(flags), True
-    shared = _share([one for group in groups.values() for one in group], wanted, typed, changes)
+    shared = _share(found, wanted, typed, changes)
+    for one in found:
+        if wanted and _starts_all(one):
+            _add_to_sections(one, wanted, typed, how, changes, shared)
     for group in groups.values():
         is_all = _wrap_file(group, wanted, typed, how, changes, shared) and is_all
     _say_what_is_hidden(changes, asked, is_named=False)
     changes.all = []  # their entries are gone
     return changes.carry_out() or (0 if is_all else 1)
+
+
+def _sections_of(listed: ListedServer, file: ServersFile, text: str) -> list[str]:
+    """Return the sections of a file that one entry for all starts, and ``wrap`` has made of this
+    client's entries."""
+    default = default_file(os.environ, may_be_missing=True) or ""
+    path = one_entry.file_of(listed.entry, default)
+    if path is None or os.path.realpath(os.path.expanduser(path)) != str(file.path):
+        return []
+    names = moving.servers_in(text)
+    return [one for one in names if moving.listed_as(text, one, listed.origin)]
+
+
+def _add_to_sections(
+    listed: ListedServer,
+    wanted: Given,
+    typed: Given,
+    how: How,
+    changes: Changes,
+    shared: Mapping[str, object],
+) -> None:
+    """Add flags to all sections that one entry starts. Raises StartError."""
+    servers = ServersFile.read(typed["into"][-1])
+    before = parse_file(str(servers.path), servers.text.encode())
+    text = changes.text_of(servers)
+    for name in _sections_of(listed, servers, text):
+        if (original := moving.moved_from(text, name, listed.origin)) is None:
+            continue
+        section = before.section(name)
+        old = {key: one for key, one in section.items() if key in _OF_POLICY}
+        is_new = how is How.REPLACE and _is_whole(wanted)
+        new = wanted if is_new else _added(old, wanted, may_replace=how is How.REPLACE)
+        if how is How.ADD and not _only_hides_more(old, new):
+            what = f"This could show tools of {name} that are hidden now"
+            raise UsageError(what, why="Nothing was changed. To show them, add --replace")
+        kept = moving.policy_in(text, name)
+        others = {key: one for key, one in kept.items() if key not in _OF_POLICY}
+        policy = others | _as_toml(_not_shared(new, shared))
+        if policy != kept:
+            as_before = moving.listed_as(text, name, listed.origin)
+            text = moving.with_section(text, name, original, policy, listed.origin, as_before)
+        own = replace(listed, name=name, entry=original)
+        changes.all.append(Change(own, original, Moved(servers, name, original, text)))
+    changes.rewrite(servers, text)
 
 
 def _wrap_file(
@@ -419,7 +467,8 @@ def _wrap_file(
         old = policy_of(one)
         is_new = how is How.REPLACE and _is_whole(wanted)
         new = wanted if is_new else _added(old, wanted, may_replace=how is How.REPLACE)
-        if how is How.ADD and not _only_hides_more(old, new):
+        could_show = entries.is_filtered(one.entry) and not _only_hides_more(old, new)
+        if how is How.ADD and could_show:
             why = "Unwrap it first, or add --replace"
             raise entries.CannotWrap("This could show tools that are hidden now", why=why)
         section, policy, own = _section_for(text, one, entry, _not_shared(new, shared))

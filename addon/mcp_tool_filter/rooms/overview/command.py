@@ -143,14 +143,29 @@ def _protect(flags: Sequence[str], servers: Sequence[ListedOnce]) -> int:
         elif one.row and one.row.known is None:
             say(f"{one.name} has not answered; it is filtered all the same")
     if not found:
-        behind = ", ".join(one.name for one in servers if one.section)
-        say(f"One entry starts {behind}: undo it first with u" if behind else "Nothing to do")
-        return 0
+        return _protect_behind_one(flags, servers)
     entries = input("One entry for [e]ach server, or [o]ne for all of them? [E/o] ")
     asked = {each.key: one.known for one in mine for each in one.listed}
     if entries.strip().lower().startswith("o"):
         return wrap_as_one(found, flags, _typed(), asked=asked)
     return wrap_all(found, flags, _typed(), asked=asked)
+
+
+def _protect_behind_one(flags: Sequence[str], servers: Sequence[ListedOnce]) -> int:
+    """Add the flags to the file of servers that one entry of each client starts."""
+    from dataclasses import replace
+
+    from mcp_tool_filter.rooms.clients.command import wrap_as_one
+
+    starting = {each.key: each for one in servers for each in one.listed if one.section}
+    found = [one for one in starting.values() if one.place.scope != "project"]
+    if not found or "into" not in _typed():
+        say("Nothing to do")
+        return 0
+    asked = {
+        replace(each, name=one.section).key: one.known for one in servers for each in one.listed
+    }
+    return wrap_as_one(found, flags, _typed(), asked=asked)
 
 
 def _typed() -> Given:
