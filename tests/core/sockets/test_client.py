@@ -420,7 +420,7 @@ check_cert = partial(refuse_bad_pem, "--cert")
 @pytest.mark.parametrize(("check", "name", "said"), [
     (lambda ca: tls_context(trusted_ca=ca), "empty.pem", r"empty\.pem'\nIt has no certificate"),
     (lambda cert: tls_context(client_cert=cert), "empty.pem", NO_KEY),
-    (check_cert, "empty.pem", NO_KEY), (check_cert, "", "Is a directory"),
+    (check_cert, "empty.pem", NO_KEY), (check_cert, "", "It is not a regular file"),
 ])  # fmt: skip
 def test_a_file_without_a_certificate_is_named(
     check: Callable[[str], object], name: str, said: str, tmp_path: Path
