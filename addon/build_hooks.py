@@ -13,8 +13,11 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-_LINK = re.compile(r"""(!?)(\[(?:[^\[\]]|\[[^\]]*\])*\]\(|<(?:a|img)\b[^>]*?\b(?:href|src)=["'])"""
-                   r"(?![a-z+]+:|#|//)([^)\s\"']+)", re.IGNORECASE)  # fmt: skip
+_LINK_IN_PAGE = re.compile(
+    r"""(!?)(\[(?:[^\[\]]|\[[^\]]*\])*\]\(|<(?:a|img)\b[^>]*?\b(?:href|src)=["'])"""
+    r"(?![a-z+]+:|#|//)([^)\s\"']+)",
+    re.IGNORECASE,
+)
 
 
 def with_absolute_links(text: str, repository: str, version: str) -> str:
@@ -29,7 +32,7 @@ def with_absolute_links(text: str, repository: str, version: str) -> str:
         is_picture = mark or before.lower().startswith("<img")
         return f"{mark}{before}{repository}/{'raw' if is_picture else 'blob'}/v{version}/{path}"
 
-    return _LINK.sub(absolute, text)
+    return _LINK_IN_PAGE.sub(absolute, text)
 
 
 class IndexPage(MetadataHookInterface):
