@@ -7,7 +7,7 @@ from mcp_tool_filter.core.conversation.memory import HeldRequests, Sessions
 from mcp_tool_filter.core.messages.limits import Limits
 from mcp_tool_filter.core.messages.messages import parse_message, singles
 from mcp_tool_filter.core.policy.situation import Client
-from tests.make import answering, asking, message
+from tests.make import answering, asking, message, request
 from tests.rows import each_row
 
 ANSWER = answering("{}", id="1")
@@ -137,3 +137,24 @@ def test_a_closed_session_and_one_with_an_overlong_id_are_forgotten() -> None:
     sessions.close("a")
     sessions.close("never there")
     assert (len(sessions), sessions.get("a", 0)) == (0, None)
+
+
+@each_row("asked, is_taken", [
+    (asking("ping", id="1"), False), (asking("tools/list", id="1"), True),
+    (asking("tools/list", id="1.0"), True), (asking("ping", id="2"), False),
+    (asking("ping", id='"1"'), False),
+])  # fmt: skip
+def test_an_id_is_taken_by_another_open_request_that_rules_see(
+    asked: bytes, is_taken: bool
+) -> None:
+    """The same request once more is no other: its answer is the same."""
+    exchanges = Exchanges()
+    begun = [exchange_for(request(raw), len(raw), 0.0) for raw in (asking("ping", id="1"), asked)]
+    before, now = begun
+    assert before is not None
+    assert now is not None
+    assert not exchanges.is_taken(now)
+    exchanges.open(before)
+    assert not exchanges.is_taken(now), "rules do not see the one before"
+    before.request, now.request = request(asking("ping", id="1")), request(asked)
+    assert exchanges.is_taken(now) == is_taken

@@ -296,3 +296,7 @@ def test_headers_follow_the_arguments_of_a_rewritten_call(
 ) -> None:
     assert after(sent, name, arguments) == expected
     assert after({}, "read", {"region": "us"}, meta={}) == []  # earlier revisions have none
+
+
+def test_a_message_that_states_no_revision_is_mirrored_in_no_header() -> None:
+    assert heads.mirrored_headers(parse_message(asking("ping")), {}) == []

@@ -18,6 +18,7 @@ from mcp_tool_filter.core.conversation.conversation import Conversation
 from mcp_tool_filter.core.errors import FetchFailed
 from mcp_tool_filter.core.http.asked import Answered, Passed
 from mcp_tool_filter.core.http.listener import Listener
+from mcp_tool_filter.core.http.places import KnownPaths
 from mcp_tool_filter.core.messages.limits import R2025_06_18, R2026_07_28
 from mcp_tool_filter.core.policy.effects import CannotList, FetchTools, waits
 from mcp_tool_filter.core.policy.verdict import Drop, Reply
@@ -475,3 +476,22 @@ def test_other_paths_pass_also_an_endpoint_with_the_path_of_a_card() -> None:
     door.policy.fetched = replace(door.policy.fetched, endpoint="/.well-known/mcp")
     for path in ("/.well-known/mcp", "/x/mcp?server-card", "/server-cards", "/.well-known/x/mcp"):
         assert isinstance(send(door, head("POST", path, **BOTH), asking("ping")), Passed)
+
+
+class _LoginsEverywhere(KnownPaths):
+    def has(self, _method: str, _target: str) -> bool:
+        return True
+
+
+@each_row("raw, passes", [
+    (b"grant_type=client_credentials", True), (b'{"client_name":"x"}', True),
+    (calling("read"), False), (b"[" + calling("read") + b"]", False),
+])  # fmt: skip
+def test_a_path_of_a_login_takes_no_message(raw: bytes, passes: bool) -> None:
+    door = listener()
+    door.logins = _LoginsEverywhere()
+    door.policy.config = replace(door.policy.config, only_mcp=True)
+    kind = "application/x-www-form-urlencoded" if b"=" in raw else listening.JSON
+    outcome = send(door, head("POST", "/token", content_type=kind), raw)
+    assert isinstance(outcome, Passed) == passes
+    assert isinstance(ask(calling("read"), door), Passed)

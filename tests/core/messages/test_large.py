@@ -267,3 +267,12 @@ def test_each_member_of_the_envelope_stands_once_in_any_order() -> None:
     for members in product(ENVELOPE, repeat=3):
         raw = f"{{{','.join(members)}}}".encode()
         assert agree(raw) is (len(set(members)) == 3), raw
+
+
+@each_row("size", [10, 20_000])
+@each_row("space", [b"", b" \n", b"\r\n\t "])
+def test_the_space_around_a_result_is_no_part_of_its_message(size: int, space: bytes) -> None:
+    raw = answering('{"content":["\u00e9%s"]}' % ("x" * size))
+    envelope = find_result_envelope(space + raw + space)
+    assert envelope is not None
+    assert envelope.response.place.raw == raw

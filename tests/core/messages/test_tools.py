@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.messages import tools
-from mcp_tool_filter.core.messages.messages import Notification
+from mcp_tool_filter.core.messages.messages import Notification, Response
 from mcp_tool_filter.core.messages.tool_requests import (
     ToolCall,
     parse_list_request,
@@ -215,3 +215,33 @@ def test_the_content_of_a_tool_result_is_left_out() -> None:
         '{"jsonrpc":"2.0","id":1,"result":'
         '{"content":null, "x":2,"structuredContent":null,"isError":false}}'
     )
+
+
+@each_row("before, after", [
+    ('{"digest":1,"tools":[]}', '{"tools":[]}'),
+    ('{"digest":1 , "etag":"2","tools":[]}', '{"tools":[]}'),
+    ('{"tools":[],"digest":1}', '{"tools":[]}'),
+    ('{"a":1,"digest":{"b":2},"tools":[]}', '{"a":1,"tools":[]}'),
+    ('{"digest":1}', "{}"),
+    ('{"_meta":{"x":1,"a/etag":2},"tools":[]}', '{"_meta":{"x":1},"tools":[]}'),
+    ('{"other":{"x":1,"etag":2},"tools":[]}', None),  # it says nothing of the list
+    ('{"_meta":3,"tools":[]}', None),
+    ('{"cacheScope":"public","ttlMs":60001}', '{"cacheScope":"private","ttlMs":60000}'),
+    ('{"cacheScope":"private","ttlMs":60000,"ttl":60}', None),
+    ('{"ttl":"for ever","TTL":61}', '{"ttl":0,"TTL":60}'),
+])  # fmt: skip
+def test_what_is_said_around_a_changed_list(before: str, after: str | None) -> None:
+    """Digests of the list as it was are left out, with one comma each; nobody keeps it for long."""
+    read = message(answering(before))
+    assert isinstance(read, Response)
+    assert read.result is not None
+    text, result = read.place.text, read.result
+    said = tools.with_edits(text, result.start, result.end, tools.cache_edits(text, result))
+    assert said == (after or before)
+
+
+@each_row("name", ['a"b', "a\\b", "a/b", "a\u0001", "\u00e9"])
+def test_a_name_that_json_can_write_in_several_ways_is_found_in_each(name: str) -> None:
+    for written in {json.dumps(name), json.dumps(name, ensure_ascii=False)}:
+        inner = f',"_meta":{{"name":{written},"inputSchema":{{}}}}'
+        assert tools.carries_another(definition("x", inner).decode(), {name})
