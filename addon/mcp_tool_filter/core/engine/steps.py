@@ -9,15 +9,9 @@ from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from mcp_tool_filter.core.engine.wire import (
-    NOT_IMPLEMENTED,
-    Fault,
-)
+from mcp_tool_filter.core.engine.wire import NOT_IMPLEMENTED, Fault
 from mcp_tool_filter.core.http.head import Fields, text_of
-from mcp_tool_filter.core.messages.messages import (
-    INVALID_REQUEST,
-    render_error,
-)
+from mcp_tool_filter.core.messages.messages import INVALID_REQUEST, render_error
 from mcp_tool_filter.core.policy.effects import Deciding
 
 if TYPE_CHECKING:

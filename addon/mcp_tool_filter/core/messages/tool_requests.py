@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.messages.limits import META_REVISION, frozen
-from mcp_tool_filter.core.messages.messages import (
-    Notification,
-    Place,
-    Request,
-    refuse_misreadable,
-)
+from mcp_tool_filter.core.messages.messages import Notification, Place, Request, refuse_misreadable
 from mcp_tool_filter.core.messages.scan import Value, has_lone_surrogate
 
 _CALL_PARAMS = frozenset({"name", "arguments", "_meta"})

@@ -29,11 +29,7 @@ from mcp_tool_filter.core.messages.sizes import MANY
 from mcp_tool_filter.core.policy.choice import describe_hider
 from mcp_tool_filter.core.policy.config import Config
 from mcp_tool_filter.core.policy.patterns import EXCEPT
-from mcp_tool_filter.core.policy.snapshot import (
-    Snapshot,
-    Standing,
-    shown,
-)
+from mcp_tool_filter.core.policy.snapshot import Snapshot, Standing, shown
 from mcp_tool_filter.core.policy.verdict import (
     TOOL,
     Drop,
