@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import pytest
 
+from mcp_tool_filter.core.messages.sizes import URI
 from mcp_tool_filter.rooms.catalog import uris
 from mcp_tool_filter.rooms.catalog.uris import UnclearUri, is_inside, parse_entry, parse_uri
 from tests.rows import each_row
@@ -115,7 +116,7 @@ def test_a_uri_with_too_many_readings_is_unclear() -> None:
     """No sender keeps us busy with them."""
     with pytest.raises(UnclearUri):
         parse_uri("file:///workspace" + "/%2f..%5c%252e" * 100_000)
-    long = "file:///workspace/".ljust(uris.LONGEST_URI, "a")
+    long = "file:///workspace/".ljust(URI, "a")
     assert is_inside(parse_uri(long), parse_entry("/workspace"))
     for read in (parse_uri, uris.spellings_of):
         with pytest.raises(UnclearUri, match="too long"):

@@ -37,6 +37,7 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from mcp_tool_filter.core.errors import InvalidOption
 from mcp_tool_filter.core.messages.messages import fold
+from mcp_tool_filter.core.messages.sizes import NAME
 from mcp_tool_filter.core.policy.config import LOOPBACK, is_loopback
 
 _CARDS = frozenset({"server-card", "server_card", "servercard"})
@@ -61,7 +62,6 @@ def is_server_card(target: str) -> bool:
 _DOTS = re.compile("[\u3002\uff0e\uff61]")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
 _LONGEST_HOST = 1024  # characters; no name has more than 253
-_LONGEST_NUMBER = 256
 _MOST_IPV4 = 0xFFFFFFFF
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
@@ -88,7 +88,7 @@ def _unicode_name(name: str) -> Iterator[str]:
 
 def _addresses(name: str) -> Iterator[str]:
     parts = name.split(".")
-    if len(parts) <= 4 and all(map(_NUMBER.fullmatch, parts)) and len(name) <= _LONGEST_NUMBER:
+    if len(parts) <= 4 and all(map(_NUMBER.fullmatch, parts)) and len(name) <= NAME:
         for is_octal in (True, False):  # some programs read a leading zero as a decimal digit
             if (number := _ipv4_number(parts, is_octal=is_octal)) is not None:
                 yield from _meant(ipaddress.IPv4Address(number))

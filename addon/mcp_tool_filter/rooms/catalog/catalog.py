@@ -47,7 +47,7 @@ from mcp_tool_filter.core.messages.messages import (
     singles,
 )
 from mcp_tool_filter.core.messages.scan import EACH, Value, has_lone_surrogate, open_value, scan
-from mcp_tool_filter.core.messages.sizes import HEAD, MANY
+from mcp_tool_filter.core.messages.sizes import HEAD, MANY, URI
 from mcp_tool_filter.core.messages.tools import (
     Edit,
     cache_edits,
@@ -70,7 +70,6 @@ from mcp_tool_filter.core.policy.verdict import (
 )
 from mcp_tool_filter.rooms.catalog.uris import (
     FOR_A_URI,
-    LONGEST_URI,
     UnclearUri,
     Work,
     has_many_marks,
@@ -201,7 +200,7 @@ class CatalogFilter:
 
     def denying_uri(self, uri: str) -> Denied | None:
         """Return what denies the resource, the template or the skill's file at this URI."""
-        if len(uri) > LONGEST_URI:
+        if len(uri) > URI:
             return Denied(RESOURCE, uri, "a URI that is too long to judge")
         if uri in self._ahead:
             return self._ahead[uri]
@@ -229,7 +228,7 @@ class CatalogFilter:
             if kind != PROMPT
         ]
         slow = [uri for uri in named if len(uri) > _SHORT_URI or is_costly(uri)]
-        least = sum(_STEPS_OF_CHARACTER * len(uri) for uri in slow if len(uri) <= LONGEST_URI)
+        least = sum(_STEPS_OF_CHARACTER * len(uri) for uri in slow if len(uri) <= URI)
         if least > _MOST_ASKED:
             raise ProtocolError("too many URIs to judge")
         at_once(self._judge_all_ahead(slow, _MOST_ASKED))
@@ -238,7 +237,7 @@ class CatalogFilter:
         ahead: dict[str, Denied | None] = {}
         pause_at = spent = 0
         for uri in uris:
-            if len(uri) > LONGEST_URI or uri in ahead:
+            if len(uri) > URI or uri in ahead:
                 continue
             if spent >= pause_at:
                 yield LET_OTHERS_GO_ON

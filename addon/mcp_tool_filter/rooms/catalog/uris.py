@@ -23,6 +23,7 @@ from unicodedata import category, combining, normalize
 from urllib.parse import unquote
 
 from jsregex.cost import Budget, TooCostly
+from mcp_tool_filter.core.messages.sizes import URI
 
 # RFC 3986, appendix B, with a required scheme.
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/?#]*))?([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
@@ -32,8 +33,6 @@ _ESCAPED_SLASH = re.compile("(%2f)", re.IGNORECASE)
 _PATH_PARAM = re.compile(r";[^/]*")
 _MOST_ROUNDS = 5
 _MOST_READINGS = 200
-LONGEST_URI = 32 * 1024
-"""Characters; a longer URI is refused before it is read."""
 FOR_A_URI = 500_000
 """Steps for all spellings of a URI together, and for the patterns that read them: about 25 ms."""
 _QUICK = 2_000  # short texts that patterns may read without counting their steps
@@ -78,7 +77,7 @@ _STEPS_OF_CALL = 20
 
 def parse_uri(text: str) -> ResourceUri:
     """Parse a resource's URI like the most lenient server. Raises UnclearUri."""
-    if len(text) > LONGEST_URI:
+    if len(text) > URI:
         raise UnclearUri("too long")
     work = Work()
     scheme, colon, rest = text.partition(":")
@@ -140,7 +139,7 @@ def spellings_of(text: str, work: Work | None = None) -> tuple[str, ...]:
 
     Raises UnclearUri if there are too many.
     """
-    if len(text) > LONGEST_URI:
+    if len(text) > URI:
         raise UnclearUri("too long")
     if not is_costly(text):
         return (text,)  # nearly all

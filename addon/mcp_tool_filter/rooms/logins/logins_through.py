@@ -39,11 +39,10 @@ from mcp_tool_filter.core.http.urls import (
     may_lead_round,
     parse_origin,
 )
-from mcp_tool_filter.core.messages.sizes import MANY
+from mcp_tool_filter.core.messages.sizes import HEAD, MANY
 from mcp_tool_filter.core.policy.config import AllowedHosts, is_loopback
 from mcp_tool_filter.rooms.logins.metadata import (
     AUTHORIZE,
-    LONGEST_DOCUMENT,
     REGISTER,
     TOKEN,
     ServerMetadata,
@@ -126,7 +125,7 @@ class Sides:
         ``issuer`` is our name for its authorization server; None leaves the servers as they are.
         Raises ProtocolError for a long document: while it is read, all other clients wait.
         """
-        if len(document) > LONGEST_DOCUMENT:
+        if len(document) > HEAD:
             raise ProtocolError("metadata of logins that is too long")
         found = object_in(document)
         if found is None or not isinstance(resource := found.get("resource"), str):
@@ -430,7 +429,6 @@ def _without_port(uri: str) -> str | None:
 
 # Requests
 
-LONGEST_REQUEST = 64 * 1024
 _MOST_FIELDS = 100
 
 

@@ -37,6 +37,7 @@ from mcp_tool_filter.core.http.places import KnownPaths
 from mcp_tool_filter.core.http.urls import UpstreamNames, kept_with_us
 from mcp_tool_filter.core.messages.limits import HTTP_TOKEN
 from mcp_tool_filter.core.messages.scan import has_lone_surrogate
+from mcp_tool_filter.core.messages.sizes import HEAD
 from mcp_tool_filter.core.policy.config import is_misleading, plain_path
 
 _DOCUMENT = re.compile(
@@ -84,8 +85,6 @@ def pieces_of(challenge: str) -> Iterator[re.Match[str]]:
 
 _MOST_PATHS = 64
 _LONGEST_PATH = 1024
-LONGEST_DOCUMENT = 64 * 1024
-"""Bytes of metadata; a longer document is not read, and does not pass if it could name us."""
 
 
 class LoginPaths(KnownPaths):
@@ -112,7 +111,7 @@ class LoginPaths(KnownPaths):
 
     def learn_document(self, body: bytes) -> None:
         """Learn the paths in a metadata document; ignore anything else."""
-        if len(body) > LONGEST_DOCUMENT:
+        if len(body) > HEAD:
             return
         for name, value in (object_in(body) or {}).items():
             if isinstance(value, str) and _NAMES_A_PATH.fullmatch(name):

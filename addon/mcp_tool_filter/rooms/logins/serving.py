@@ -32,6 +32,7 @@ from mcp_tool_filter.core.http.head import (
     problem_in_size,
 )
 from mcp_tool_filter.core.messages.messages import NOT_LOGGED_IN, render_batch, render_error
+from mcp_tool_filter.core.messages.sizes import HEAD
 from mcp_tool_filter.core.policy.verdict import Reason, Reply, Why
 from mcp_tool_filter.core.process.background import in_background
 from mcp_tool_filter.core.process.plugs import Plug
@@ -41,7 +42,6 @@ from mcp_tool_filter.core.upstream.target import Target, login_to
 from mcp_tool_filter.rooms.logins.logins_through import CALLBACK, without_metadata_urls
 from mcp_tool_filter.rooms.logins.metadata import (
     AUTHORIZE,
-    LONGEST_DOCUMENT,
     REGISTER,
     TOKEN,
     LoginPaths,
@@ -269,7 +269,7 @@ class LoginsThrough:
         if exchange.head.method == "HEAD" or not through.is_resource_document(target):
             return
         coding = answer.get(b"content-encoding")
-        document = decode_body(answer.body, coding, limit=LONGEST_DOCUMENT)
+        document = decode_body(answer.body, coding, limit=HEAD)
         rewritten = through.rewrite_document(document, our_address(exchange))
         if rewritten is not None:
             answer.fields = _without(answer.fields, _VALIDATORS)

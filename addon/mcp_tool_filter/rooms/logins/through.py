@@ -19,6 +19,7 @@ from mcp_tool_filter.core.errors import ProtocolError
 from mcp_tool_filter.core.http.head import SAFE_METHODS, Head
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.messages.messages import is_json_rpc
+from mcp_tool_filter.core.messages.sizes import HEAD
 from mcp_tool_filter.core.policy.config import is_misleading
 from mcp_tool_filter.rooms.logins.discovery import (
     Discovered,
@@ -29,7 +30,6 @@ from mcp_tool_filter.rooms.logins.discovery import (
 )
 from mcp_tool_filter.rooms.logins.logins_through import (
     CALLBACK,
-    LONGEST_REQUEST,
     Between,
     RefusedUri,
     Registrations,
@@ -186,7 +186,7 @@ class Through:
         try:
             if path == AUTHORIZE:
                 return redirect_to(between.authorize(query, time.monotonic()))
-            if len(body) > LONGEST_REQUEST:
+            if len(body) > HEAD:
                 return error_answer(413, "invalid_request", "The request is too large")
             async with self._room:
                 if path == TOKEN:

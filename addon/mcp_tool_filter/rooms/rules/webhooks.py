@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from mcp_tool_filter.core.messages.sizes import MANY
 from mcp_tool_filter.core.process.background import keep
 from mcp_tool_filter.core.sockets.client import HttpClient
 from mcp_tool_filter.core.sockets.connect import HttpFailed
@@ -19,7 +20,6 @@ from mcp_tool_filter.rooms.rules.templates import split_url
 
 log = logging.getLogger(__name__)
 
-MOST_WAITING = 1000
 _AT_END = 5.0  # seconds for the last ones
 _AT_ONCE = 8  # so that one hanging receiver does not delay the others
 _RETRY_AFTER = (1.0, 5.0)  # seconds
@@ -31,7 +31,7 @@ class Webhooks:
     def __init__(
         self,
         *,
-        most: int = MOST_WAITING,
+        most: int = MANY,
         retry_after: tuple[float, ...] = _RETRY_AFTER,
         now: Callable[[], float] = time.time,
     ) -> None:
