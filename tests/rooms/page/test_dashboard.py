@@ -243,6 +243,7 @@ async def test_the_dashboard_shows_and_changes_the_filter(tmp_path: Path) -> Non
         await board.calls("rm")
         state = board.ask("state")[1]
         assert (state["recent"][0]["tool"], state["deny"]) == ("rm", ["^rm$"])
+        assert state["listeners"][0]["url"] == f"http://127.0.0.1:{board.it.port}/mcp"
         assert board.change("apply", deny=["^read$"]) == {"problem": ""}
         assert b"Tool not found" in await board.calls("read")
         assert "Unsafe regex" in board.change("apply", deny=["(a+)+"])["problem"]

@@ -196,6 +196,7 @@ def test_a_page_asks_a_session_for_messages_and_switches_its_tools(
         [last] = state["recent"]
         [shown] = state["listeners"]
         assert (last["tool"], shown["transport"], shown["exposed"]) == ("write_file", "stdio", 2)
+        assert shown["entry"] == {"command": "mcp-tool-filter", "args": ["--", *tools]}
         details = ask_filter(pid, {"do": ["details", {"number": last["number"]}]})["done"]
         assert json.loads(details["arguments"])["name"] == "write_file"
         deny = {"deny": ["^write_"]}

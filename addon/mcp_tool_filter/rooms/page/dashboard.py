@@ -146,7 +146,7 @@ class Overview:
             "server": f"{fetched.server_name} {fetched.server_version}".strip() or "unnamed",
             "transport": fetched.transport.value,
             "revision": fetched.revision,
-            "url": self.places.get(mode, ""),
+            "url": _url_at(self.places.get(mode, ""), fetched.endpoint),
             "is_listed": fetched.is_listed,
             "tools": tools,
             "tokens": sum(one["tokens"] for one in tools if one["exposed"]),
@@ -219,6 +219,16 @@ def render_statistics(listeners: Iterable[JsonObject]) -> Iterator[str]:
             yield f"  rule {rule['id']}: {rule['hits']} hits"
         for name, value in one["metrics"].items():
             yield f"  metric {name}: {value:g}"
+
+
+def _url_at(place: str, endpoint: str) -> str:
+    """Return the URL for clients, if the place is an address alone.
+
+    >>> _url_at("http://127.0.0.1:6273", "/mcp?key=1")
+    'http://127.0.0.1:6273/mcp'
+    """
+    is_address = bool(place) and not urlsplit(place).path
+    return place + endpoint.partition("?")[0] if is_address else place
 
 
 def _matched_patterns(listeners: Iterable[Listener]) -> set[tuple[str, str]]:

@@ -7,6 +7,7 @@ from the threads that observe messages.
 from __future__ import annotations
 
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterable
 from threading import RLock
@@ -19,6 +20,7 @@ from mcp_tool_filter.core.process.statistics import JsonObject, Statistics
 from mcp_tool_filter.rooms.audit.entries import Auditor, Wanted
 from mcp_tool_filter.rooms.page.dashboard import Dashboard, Overview, Switches, answer_other
 from mcp_tool_filter.rooms.page.saving import FileOfPatterns
+from mcp_tool_filter.rooms.secrets.shown import shown_words
 
 type Seen = tuple[Judged, float, float]
 """A message, and the time by both clocks."""
@@ -92,7 +94,7 @@ class SessionPage:
         client = next((str(one["client"]) for one in self._board.timeline.callers()), "")
         revision = self._session.revision()
         session = {"id": "stdio", "client": client, "revision": revision or "?"}
-        shown |= {"transport": "stdio", "revision": revision}
+        shown |= {"transport": "stdio", "revision": revision, "entry": _entry()}
         shown["sessions"] = [session | {"seconds_ago": None, "waiting": 0}]
         return {"listeners": [shown], "refused_edit": ""}
 
@@ -109,3 +111,10 @@ class SessionPage:
             listener.called = called
             self._shown = (pages, id(config)), listener
         return self._shown[1]
+
+
+def _entry() -> JsonObject | None:
+    """Return what starts this session in a client's file; None if a secret is in it."""
+    words = sys.argv[1:]
+    is_open = shown_words(words) == words
+    return {"command": "mcp-tool-filter", "args": words} if is_open else None

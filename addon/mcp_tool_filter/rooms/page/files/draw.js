@@ -109,11 +109,11 @@ export function laidOut(text) {
   }
 }
 
-export function copying(text, what) {
-  const made = button("Copy", `Copy ${what}`, async () => {
+export function copying(text, what, name = "Copy") {
+  const made = button(name, `Copy ${what}`, async () => {
     await navigator.clipboard.writeText(text).catch(() => prompt(`Copy ${what}`, text));
     made.textContent = "Copied";
-    setTimeout(() => { made.textContent = "Copy"; }, 2 * SECOND);
+    setTimeout(() => { made.textContent = name; }, 2 * SECOND);
   }, { class: "small" });
   return made;
 }

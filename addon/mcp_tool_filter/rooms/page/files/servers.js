@@ -81,12 +81,14 @@ function figures(one, saved, isShadow) {
     one.listener?.shadow || one.listener?.reported ? figure("Only reported", one.listener.reported) : "");
 }
 
+// The URL for clients, or the entry in a client's file that starts the server; with what copies it.
 function url(one) {
   if (!one.url) return "";
-  if (!/^https?:/.test(one.url)) return element("p", { class: "url quiet" }, "Its client started it, over stdio.");
-  const entry = JSON.stringify({ [one.name.replace(/[^\w.-]+/g, "-")]: { type: "http", url: one.url } }, null, 2);
-  const copyEntry = copying(entry, "the entry for a client's file");
-  copyEntry.textContent = "Copy entry";
+  const isHttp = /^https?:/.test(one.url);
+  const start = isHttp ? { type: "http", url: one.url } : one.entry;
+  const entry = JSON.stringify({ [one.name.replace(/[^\w.-]+/g, "-")]: start }, null, 2);
+  const copyEntry = start ? copying(entry, "the entry for a client's file", "Copy entry") : "";
+  if (!isHttp) return element("p", { class: "url" }, element("span", { class: "quiet" }, "Its client started it, over stdio."), copyEntry);
   return element("p", { class: "url" }, element("span", { class: "quiet" }, one.isMerged && one.id !== view.server ? "One URL for all servers" : "URL for clients"), element("code", {}, one.url), " ",
     copying(one.url, "the URL for clients"), copyEntry);
 }
