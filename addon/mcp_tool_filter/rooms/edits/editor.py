@@ -26,14 +26,8 @@ from mcp_tool_filter.core.messages.messages import (
     render_error,
 )
 from mcp_tool_filter.core.messages.scan import Value
-from mcp_tool_filter.core.messages.tools import (
-    Edit as Change,
-)
-from mcp_tool_filter.core.messages.tools import (
-    Listing,
-    parse_listing,
-    with_edits,
-)
+from mcp_tool_filter.core.messages.tools import Edit as Change
+from mcp_tool_filter.core.messages.tools import Listing, parse_listing, with_edits
 from mcp_tool_filter.core.policy.choice import Claims
 from mcp_tool_filter.core.policy.situation import EditedRequest, Editor
 from mcp_tool_filter.core.policy.snapshot import Snapshot, shown

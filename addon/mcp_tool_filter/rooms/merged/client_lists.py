@@ -11,18 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from mcp_tool_filter.core.errors import ProtocolError
-from mcp_tool_filter.core.messages.messages import (
-    METHOD_NOT_FOUND,
-    Request,
-)
-from mcp_tool_filter.rooms.merged.lists import (
-    KINDS,
-    TOOLS,
-    ListKind,
-    MergedList,
-    Offer,
-    parse_page,
-)
+from mcp_tool_filter.core.messages.messages import METHOD_NOT_FOUND, Request
+from mcp_tool_filter.rooms.merged.lists import KINDS, TOOLS, ListKind, MergedList, Offer, parse_page
 from mcp_tool_filter.rooms.merged.messages import (
     INVALID_PARAMS,
     LONGEST_TTL,

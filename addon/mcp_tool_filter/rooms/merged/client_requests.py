@@ -6,11 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from mcp_tool_filter.core.messages.messages import (
-    INTERNAL_ERROR,
-    METHOD_NOT_FOUND,
-    Request,
-)
+from mcp_tool_filter.core.messages.messages import INTERNAL_ERROR, METHOD_NOT_FOUND, Request
 from mcp_tool_filter.core.messages.scan import Value, open_value
 from mcp_tool_filter.core.messages.tool_requests import parse_tool_call
 from mcp_tool_filter.rooms.merged.lists import (

@@ -36,6 +36,7 @@ from mcp_tool_filter.rooms.merged.messages import (
     render_introduction,
     render_list,
 )
+from mcp_tool_filter.rooms.merged.server_session import Outlet
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.messages.limits import Limits
@@ -360,28 +361,16 @@ class MergedEndpoint:
         for talk in list(self.talks):
             self.leave(talk)
 
-    def no_stream(self) -> Kept:
-        return Kept()
-
 
 _KIND_OF = {one.capability: one for one in reversed(KINDS.values())}
 
 
-class Kept:
+class Kept(Outlet):
     """Keeps messages while a client has no stream open; the oldest go first."""
-
-    is_open = True
-    resumes = False
-    origin: object = None
 
     def __init__(self) -> None:
         self._messages: deque[bytes] = deque()
         self._size = 0
-
-    def begin(self) -> None:
-        """Nothing is sent."""
-
-    pause = begin
 
     def answer(self, raw: bytes, others: bytes = b"") -> None:
         self.tell(raw)

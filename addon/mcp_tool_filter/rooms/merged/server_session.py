@@ -17,7 +17,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mcp_tool_filter.core.http.bodies import is_event_stream
 from mcp_tool_filter.core.http.head import Fields, mirrored_headers, param_headers_in, text_of
@@ -39,12 +39,7 @@ from mcp_tool_filter.core.messages.messages import (
 )
 from mcp_tool_filter.core.messages.sse import Event, EventParser, Oversized
 from mcp_tool_filter.core.process.site import Site
-from mcp_tool_filter.rooms.merged.messages import (
-    Offered,
-    listening,
-    quoted,
-    with_id,
-)
+from mcp_tool_filter.rooms.merged.messages import Offered, listening, quoted, with_id
 from mcp_tool_filter.rooms.merged.visits import Visit, delete_head, get_head, post_head
 
 if TYPE_CHECKING:
@@ -67,13 +62,13 @@ class NoSession(Missing):
     """A server that refuses ``initialize``."""
 
 
-class Outlet(Protocol):
+class Outlet:
     """Where messages for our client go: the answer to its POST, its stream, or stdout."""
 
-    is_open: bool
-    resumes: bool
+    is_open = True
+    resumes = False
     """True if the client itself reads on where a stream has ended."""
-    origin: object
+    origin: object = None
     """The host's own object of the client's request."""
 
     def begin(self) -> None:
@@ -84,6 +79,7 @@ class Outlet(Protocol):
 
     def tell(self, raw: bytes, others: bytes = b"") -> bool:
         """Send another message; False if nobody reads it."""
+        return False
 
     def pause(self) -> None:
         """The server has ended its stream; the answer comes on another one."""
@@ -113,27 +109,16 @@ class Pending:
 
 
 @dataclass(eq=False)
-class Own:
+class Own(Outlet):
     """Takes the answer to our own request."""
 
-    is_open = True
-    resumes = False
-    origin: object = None
     came: asyncio.Future[bytes] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
-    def begin(self) -> None:
-        """Wait on."""
-
-    pause = begin
-
     def answer(self, raw: bytes, others: bytes = b"") -> None:
         if not self.came.done():
             self.came.set_result(raw)
-
-    def tell(self, raw: bytes, others: bytes = b"") -> bool:
-        return False
 
 
 class ServerSession:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Final
 
@@ -60,6 +59,7 @@ from mcp_tool_filter.rooms.merged.messages import (
     value_at,
     with_value,
 )
+from mcp_tool_filter.rooms.merged.server_session import Outlet
 from mcp_tool_filter.rooms.merged.session import Talk
 from mcp_tool_filter.rooms.merged.visits import Connect, Visitor
 
@@ -394,26 +394,17 @@ def _cors(exchange: Exchange) -> Fields:
     )
 
 
-class _Outlet(ABC):
+class _Outlet(Outlet):
     """Events on an exchange."""
 
     resumes = True
 
     def __init__(self, exchange: Exchange, talk: Talk) -> None:
         self._exchange, self._talk = exchange, talk
-        self.origin: object = exchange
+        self.origin = exchange
         self.is_open = True
         exchange.up = Upstream(write=_ignore, abort=self._left, hold=self._hold, idle=nothing)
         self._has_begun = False
-
-    @abstractmethod
-    def begin(self) -> None: ...
-    @abstractmethod
-    def pause(self) -> None: ...
-    @abstractmethod
-    def answer(self, raw: bytes, others: bytes = b"") -> None: ...
-    @abstractmethod
-    def tell(self, raw: bytes, others: bytes = b"") -> bool: ...
 
     def _begin(self) -> None:
         if self._has_begun or not self.is_open:
@@ -535,9 +526,6 @@ class _StreamOutlet(_Outlet):
         self._begin()
         self._send(b": open\n\n")
         self._beat_later()
-
-    def begin(self) -> None:
-        """It has begun."""
 
     def answer(self, raw: bytes, others: bytes = b"") -> None:
         self.tell(raw, others)

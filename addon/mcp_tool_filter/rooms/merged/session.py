@@ -45,12 +45,8 @@ from mcp_tool_filter.core.policy.tool_filter import tool_not_found
 from mcp_tool_filter.core.process.background import look_at, start_later
 from mcp_tool_filter.rooms.merged.client_lists import ClientLists
 from mcp_tool_filter.rooms.merged.client_requests import ClientRequests
-from mcp_tool_filter.rooms.merged.lists import (
-    KINDS,
-    RESOURCES,
-    TEMPLATES,
-    TOOLS,
-)
+from mcp_tool_filter.rooms.merged.endpoint import Kept
+from mcp_tool_filter.rooms.merged.lists import KINDS, RESOURCES, TEMPLATES, TOOLS
 from mcp_tool_filter.rooms.merged.messages import (
     META,
     SUBSCRIPTION,
@@ -103,7 +99,7 @@ class Talk:
         self.subscription: str | None = None
         """The id of the client's ``subscriptions/listen``, since 2026-07-28."""
         self.waiting: OrderedDict[str, Pending] = OrderedDict()
-        self.stream: Outlet = endpoint.no_stream()
+        self.stream: Outlet = Kept()
         self.is_listening = False
         self.used_at = 0.0
         self.legs: dict[str, ServerSession] = {}
@@ -205,7 +201,7 @@ class Talk:
     def lose_stream(self, stream: Outlet) -> None:
         """The client has closed its stream: keep what comes until it opens another one."""
         if self.stream is stream:
-            self.stream = self.endpoint.no_stream()
+            self.stream = Kept()
 
     def slow_down(self, outlet: Outlet, on: bool) -> None:
         """Let the servers wait whose answers go to a client that reads slowly."""
@@ -268,7 +264,8 @@ class Talk:
         if owner is None or leg is None or not leg.is_open or leg.is_stateless or leg.site is None:
             return None
         pending = Pending(id.decode(), "tools/call", self.stream, called=tool)
-        if (key := id_value(pending.id)) in self.waiting:
+        key = id_value(pending.id)
+        if key in self.waiting or len(self.waiting) >= self.limits.exchanges:
             return None
 
         def pass_on(raw: bytes, outlet: Outlet) -> None:
@@ -287,10 +284,6 @@ class Talk:
 
     def refuse(self, pending: Pending, code: int, text: str) -> None:
         self.settle(pending, render_error(pending.id, code, text))
-
-    # Names
-
-    # URIs
 
     # Passing requests on
 
@@ -331,8 +324,6 @@ class Talk:
         if leg.is_stateless and not self.is_stateless:
             raw = pending.raw = self.as_stateless(raw)
         leg.send(raw, pending)
-
-    # Lists
 
     # Changes
 
@@ -486,10 +477,6 @@ class Talk:
         the answer may come sooner on another stream."""
         token = written_at(raw, "params", "progressToken")
         return token is not None and self._progress.get(id_value(token)) is leg
-
-    # A stateless server that asks its client something
-
-    # Subscriptions of 2026-07-28
 
 
 def text_of_uri(message: Notification) -> str | None:

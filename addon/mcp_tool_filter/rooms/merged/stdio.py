@@ -32,6 +32,7 @@ from mcp_tool_filter.core.policy.chain import refusal
 from mcp_tool_filter.core.policy.verdict import Why
 from mcp_tool_filter.rooms.merged.endpoint import MergedEndpoint
 from mcp_tool_filter.rooms.merged.messages import render_result
+from mcp_tool_filter.rooms.merged.server_session import Outlet
 from mcp_tool_filter.rooms.merged.service import open_stateless, open_talk
 from mcp_tool_filter.rooms.merged.session import Talk
 from mcp_tool_filter.rooms.merged.visits import Connect, Visitor
@@ -45,12 +46,8 @@ _LAST_ANSWERS: Final = 5.0  # seconds for open requests after the end of stdin
 _TICK: Final = 0.01
 
 
-class Lines:
-    """One client; it is also the ``Outlet`` of all that the client gets."""
-
-    is_open = True
-    resumes = False
-    origin: object = None
+class Lines(Outlet):
+    """One client; it is also the outlet of all that the client gets: each message is a line."""
 
     def __init__(
         self, endpoint: MergedEndpoint, connect: Connect, on_end: Callable[[], None]
@@ -131,11 +128,6 @@ class Lines:
 
     # What the client gets
 
-    def begin(self) -> None:
-        """Every message is a line of its own."""
-
-    pause = begin
-
     def answer(self, raw: bytes, others: bytes = b"") -> None:
         self._unsent += len(raw)
         data = on_one_line(raw) + b"\n"
@@ -162,19 +154,14 @@ class Lines:
         self._on_end()
 
 
-class _Alone:
+class _Alone(Outlet):
     """The outlet of a request of 2026-07-28, whose talk ends with its answer."""
-
-    is_open = True
-    resumes = False
-    origin: object = None
 
     def __init__(self, lines: Lines, talk: Talk) -> None:
         self._lines, self._talk = lines, talk
-        self.tell = lines.tell
 
-    def begin(self) -> None:
-        """Every message is a line of its own."""
+    def tell(self, raw: bytes, others: bytes = b"") -> bool:
+        return self._lines.tell(raw)
 
     def pause(self) -> None:
         self._talk.end()
