@@ -135,7 +135,8 @@ class Command(NamedTuple):
             flag = word.partition("=")[0].removeprefix("--")
             if not word.startswith("--") or flag not in names - {one.name for one in self.flags}:
                 continue
-            why = f"Write {flag} in the table [servers.NAME] of the config file"
+            key = {"upstream": "url", "upstream-cmd": "command"}.get(flag, flag)
+            why = f"Write {key} in the table [servers.NAME] of the config file"
             if flag in _NEEDS_MITMPROXY:
                 why = f"What can: mcp-tool-filter --server NAME --{flag}"
             raise UsageError(f"{self.name} cannot take --{flag}: it is for one server", why=why)
