@@ -13,11 +13,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-_LINK_IN_PAGE = re.compile(
-    r"""(!?)(\[(?:[^\[\]]|\[[^\]]*\])*\]\(|<(?:a|img)\b[^>]*?\b(?:href|src)=["'])"""
-    r"(?![a-z+]+:|#|//)([^)\s\"']+)",
-    re.IGNORECASE,
-)
+_LINK = re.compile(r"""(\]\(|(?:href|src)=")(?![a-z]{1,10}:|#|//)([^)\s"]+)""")
+_PICTURE = (".png", ".svg", ".gif", ".jpg")
 
 
 def with_absolute_links(text: str, repository: str, version: str) -> str:
@@ -28,11 +25,11 @@ def with_absolute_links(text: str, repository: str, version: str) -> str:
     """
 
     def absolute(link: re.Match[str]) -> str:
-        mark, before, path = link.groups()
-        is_picture = mark or before.lower().startswith("<img")
-        return f"{mark}{before}{repository}/{'raw' if is_picture else 'blob'}/v{version}/{path}"
+        before, path = link.groups()
+        kind = "raw" if path.endswith(_PICTURE) else "blob"
+        return f"{before}{repository}/{kind}/v{version}/{path}"
 
-    return _LINK_IN_PAGE.sub(absolute, text)
+    return _LINK.sub(absolute, text)
 
 
 class IndexPage(MetadataHookInterface):

@@ -37,7 +37,6 @@ MOST = 1.8  # 1 and a loop of at most 64 rounds
 
 SHORT = {
     "_GLOB_PIECE": "reads what the operator has typed",
-    "_LINK_IN_PAGE": "reads our own README when it is packed",
     "_PIECE": "reads what the operator has typed",
     "_UNKNOWN_TOOL": "reads at most 4,096 characters",
     "_UNSEEN": "reads our own docs",

@@ -114,6 +114,15 @@ def test_a_new_file_names_its_schema_first_and_undo_leaves_nothing(it: Cursor) -
     assert it.servers == ""
 
 
+def test_undo_leaves_nothing_also_after_we_were_installed_elsewhere(it: Cursor) -> None:
+    it.typed("wrap", "cursor", "--all", "--into", it.default, "--yes", "--deny", "^delete_")
+    other = "#:schema file:///other/place/mcp_tool_filter/docs/config.schema.json\n"
+    it.default.write_text(it.servers.replace(first_line("config"), other))
+    it.typed("unwrap", "--all", "--yes")
+    assert it.text == CURSOR
+    assert not it.default.exists()
+
+
 def test_a_file_that_was_there_before_gets_no_line_of_ours(it: Cursor) -> None:
     mine = "\ufeff#:schema ./mine.json\n# ours\n"
     it.default.write_text(mine)

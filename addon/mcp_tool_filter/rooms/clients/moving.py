@@ -33,7 +33,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from mcp_tool_filter.cli.commands.schema import first_line
 from mcp_tool_filter.cli.whole_file import replace_if_unchanged, whole_file
 from mcp_tool_filter.rooms.clients.entries import (
     HEADER_MAPS,
@@ -56,6 +55,8 @@ from mcp_tool_filter.rooms.clients.toml_text import lines_of
 
 _HEAD = re.compile("\ufeff?(?:#:schema [^\n]*\n)?")
 """What stays at the beginning of a file."""
+_ONLY_SCHEMA = re.compile(r"#:schema file:\S*/mcp_tool_filter/docs/config\.schema\.json\s*")
+"""What ``wrap`` begins a new file with; another installation of ours has another path."""
 _MARK = "# moved by mcp-tool-filter wrap: "
 _SERVERS = "servers"
 _ENVIRONMENTS = ("env", "environment")
@@ -429,7 +430,7 @@ def without_user(text: str, name: str, origin: str) -> str:
     if any(line.startswith(_MARK) for line in lines_of(new)):
         return new
     rest = _without_top(new, top_of(new))
-    return "" if rest.strip() == first_line("config").strip() else rest
+    return "" if _ONLY_SCHEMA.fullmatch(rest) else rest
 
 
 def without_section(text: str, name: str) -> str:
