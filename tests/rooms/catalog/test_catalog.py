@@ -23,6 +23,7 @@ from mcp_tool_filter.core.errors import (
 )
 from mcp_tool_filter.core.messages.limits import R2025_11_25, R2026_07_28
 from mcp_tool_filter.core.policy.config import refuse_to_open
+from mcp_tool_filter.core.policy.effects import waits
 from mcp_tool_filter.core.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.core.process.plugs import settled
 from mcp_tool_filter.rooms.catalog.catalog import CatalogFilter, with_catalog
@@ -332,6 +333,32 @@ def test_a_long_list_of_escaped_uris_is_judged_in_steps() -> None:
     judged, steps = last_of(judge_from_upstream(talking.conversation, raw))
     assert said(judged.verdict)["result"]["resources"] == []
     assert steps >= len(denied) / 20
+
+
+@each_row(("method", "result"), [
+    ("resources/list", '{"resources":[%s]}'),
+    ("resources/read", '{"contents":[{"uri":"skill://a/_manifest","text":"{\\"files\\":[%s]}"}]}'),
+    ("skills/list", '{"skills":[%s]}'),
+])  # fmt: skip
+def test_all_uris_of_an_answer_share_one_budget(
+    method: str, result: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may take long to judge; an upstream stopped the filter with one answer."""
+    monkeypatch.setattr("mcp_tool_filter.rooms.catalog.catalog._MOST_SAID", 5_000_000)
+    for count, may_pass in ((2, True), (600, False)):
+        each = [f"a{number}{'%2565' * 400}" for number in range(count)]
+        if "_manifest" in result:
+            listed = ",".join(f'{{\\"path\\":\\"{one}\\"}}' for one in each)
+        elif "skills" in result:
+            listed = ",".join(f'{{"name":"{one}"}}' for one in each)
+        else:
+            listed = ",".join(f'{{"uri":"file:///{one}","name":"a"}}' for one in each)
+        talking = talk()
+        talking.asks(method, '{"uri":"skill://a/_manifest"}' if method.endswith("read") else "{}")
+        decision = judge_from_upstream(talking.conversation, answering(result % listed))
+        judged = last_of(decision)[0] if waits(decision) else decision
+        is_error = judged.verdict != Forward() and "error" in said(judged.verdict)
+        assert is_error is not may_pass, (method, count)
 
 
 @each_row(("method", "params"), [

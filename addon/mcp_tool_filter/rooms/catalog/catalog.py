@@ -148,6 +148,8 @@ _COSTLY_STRING = re.compile(
 )
 _AT_ONCE = 20_000  # steps for URIs that are judged ahead before other clients are served
 _MOST_ASKED = 2_000_000  # steps for all URIs that one message of a client may name: 0.1 s
+_MOST_SAID = 100_000_000  # steps for all URIs that an answer may have: 5 s, with pauses
+_MOST_WITHOUT_PAUSE = 5_000_000  # steps for those that are only found while we decide: 0.25 s
 _STEPS_OF_URI, _STEPS_OF_CHARACTER = 500, 40  # at least
 _SHORT_URI = 200  # characters; without escapes and dots it is judged at once
 _LONGEST_METHOD = 64  # characters of one whose kind we remember
@@ -180,6 +182,8 @@ class CatalogFilter:
         them: of another scheme than skill://, a URI does not tell that it belongs to a skill."""
         self._ahead: dict[str, Denied | None] = {}
         """Verdicts on the URIs of the message that is decided next."""
+        self._left = inf
+        """Steps that are left for all other URIs of the message that is decided."""
         of_uris = (RESOURCE, SKILL) if resources or skills else ()
         self._kinds: frozenset[str] = frozenset((*of_uris, *((PROMPT,) if prompts else ())))
         self._denying_uri = lru_cache(maxsize=4096)(self._judge_uri)
@@ -211,10 +215,10 @@ class CatalogFilter:
         one with escapes has many spellings. Decide on the answer right after this."""
         if (not method or method in _LISTS) and RESOURCE in self._kinds:
             text = next(singles(answer)).place.text
-            yield from self._judge_all_ahead(
+            yield from self._judge_all_ahead((
                 uri for found in _COSTLY_STRING.finditer(text)
                 if not has_lone_surrogate(uri := json.loads(found[1]))
-            )  # fmt: skip
+            ), _MOST_SAID)  # fmt: skip
 
     def judge_asked_ahead(self, message: Message) -> None:
         """Judge the URIs that a client's message names. Raises ProtocolError if they are too many,
@@ -250,7 +254,14 @@ class CatalogFilter:
         self._ahead = ahead
 
     def _judge_uri(self, uri: str) -> Denied | None:
-        return self._judge_spellings(uri, Work())
+        """Raises ProtocolError if the message has too many URIs."""
+        if self._left < 0:
+            raise ProtocolError("too many URIs to judge")
+        work = Work()
+        try:
+            return self._judge_spellings(uri, work)
+        finally:
+            self._left -= _STEPS_OF_URI + FOR_A_URI - work.steps
 
     def _judge_spellings(self, uri: str, work: Work) -> Denied | None:
         """Judge a URI by all that a server could take it for; refuse it if that is too much."""
@@ -296,6 +307,7 @@ class CatalogFilter:
         Those that may match what is not listed do not count: expansions of a template, and files
         of a skill, which need no listing.
         """
+        self._left = inf
         listed = list(_elements_of(answers))
         has_templates = any(method == "resources/templates/list" for method, *_ in listed)
         has_skills = any(method == "skills/list" for method, *_ in listed)
@@ -326,6 +338,7 @@ class CatalogFilter:
         """Answer a request for a denied thing as if there were no such thing."""
         if not self._asks(message.method) or message.params is None:
             return Forward()
+        self._left = _MOST_WITHOUT_PAUSE
         if message.params.members is None:
             raise ProtocolError("params that are not an object")
         _refuse_alike(message.params)
@@ -392,6 +405,7 @@ class CatalogFilter:
     def decide_from_upstream(self, message: Single, situation: Situation) -> Verdict:
         """Remove denied things from a list; drop a notification about one."""
         method = situation.exchange.method if situation.exchange else ""
+        self._left = _MOST_WITHOUT_PAUSE
         try:
             if isinstance(message, Notification):
                 return self._decide_notification(message)
@@ -468,18 +482,20 @@ class CatalogFilter:
         folder, slash, file = (uri.text if uri and uri.text else "").rpartition("/")
         if file != "_manifest" or not slash or not said or not said.text:
             return None
-        with suppress(ProtocolError):
+        try:
             listed, root = scan(said.text.encode(), {"files": {EACH: {}}})
-            files = root.get("files")
-            elements = (files.elements if files else None) or ()
-            paths = [path.text if (path := element.get("path")) else None for element in elements]
-            denied = [self.denying_uri(f"{folder}/{path}") if path else None for path in paths]
-            if files and any(denied):
-                found += filter(None, denied)
-                new = without(listed, files, [one is None for one in denied])
-                written = json.dumps(listed[: files.start] + new + listed[files.end :])
-                return text[content.start : said.start] + written + text[said.end : content.end]
-        return None
+        except ProtocolError:
+            return None
+        files = root.get("files")
+        elements = (files.elements if files else None) or ()
+        paths = [path.text if (path := element.get("path")) else None for element in elements]
+        denied = [self.denying_uri(f"{folder}/{path}") if path else None for path in paths]
+        if not files or not any(denied):
+            return None
+        found += filter(None, denied)
+        new = without(listed, files, [one is None for one in denied])
+        written = json.dumps(listed[: files.start] + new + listed[files.end :])
+        return text[content.start : said.start] + written + text[said.end : content.end]
 
     def _judge_element(self, text: str, element: Value, how: _List) -> Denied | None:
         """Return why an element of a list must not be shown."""
