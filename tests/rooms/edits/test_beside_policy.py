@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +170,23 @@ def test_one_entry_over_stdio_reports_it_too(tmp_path: Path) -> None:
     file.write_text(f'[servers.one]\n{command("read")}\n[servers.one.tools.read]\ntitle = "a"\n')
     done = run("serve", "--stdio", "--config", str(file), home=tmp_path)
     assert "    Edited: read: title\n" in done.stderr
+
+
+async def test_a_changed_file_of_edits_must_fit_the_tools(tmp_path: Path) -> None:
+    file = tmp_path / "edits.toml"
+    file.write_text('[tools.read_file]\ntitle = "x"\n')
+    async with raw_upstream(Server(TOOLS).serve) as there:
+        words = ("--edits", str(file), "--upstream", f"{there.url}/mcp")
+        async with launched(*words, home=tmp_path) as it:
+            port = await it.serving()
+            for text, said in (
+                ('name = "create_issue"', "the old edits stay in force: The new name of read_file"),
+                ('name = "look"', "SIGHUP: the edits have changed"),
+            ):
+                file.write_text(f"[tools.read_file]\n{text}\n")
+                it.process.send_signal(signal.SIGHUP)
+                await it.says(said)
+            async with talking("HTTP", port) as talk:
+                await talk.opens()
+                assert await talk.names() == ["look", "create_issue", "delete_issue"]
+                assert "result" in await talk.ask(call("look", 2))
