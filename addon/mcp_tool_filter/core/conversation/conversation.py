@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
 
-from mcp_tool_filter.core.conversation.declared import revision_in
+from mcp_tool_filter.core.conversation.declared import capabilities_in, program_in, revision_in
 from mcp_tool_filter.core.conversation.edited import decide_edited, edited
 from mcp_tool_filter.core.conversation.kinds import Kind
 from mcp_tool_filter.core.conversation.list_first import (
@@ -440,7 +440,7 @@ class Conversation:
         self, message: Single, judged: Judged, arrival: Arrival
     ) -> Decision[Verdict]:
         """Decide by the snapshot of this kind of asker."""
-        kind = self.policy.kinds.asking(self.client, message, judged.exchange)
+        kind = self.policy.kinds.of(self.client, judged.exchange)
         judged.snapshot = judged.in_force = kind.snapshot
         situation = self._situation(message, judged, kind, arrival)
         may_lack_list = not kind.is_listed or kind.is_stale
@@ -802,7 +802,17 @@ def exchange_for(message: Single, size: int, now: float) -> RpcExchange | None:
     if isinstance(message, Response):
         return None
     id = message.id if isinstance(message, Request) else None
-    return RpcExchange(message.method[:_LONGEST_METHOD], id, None, now, size)
+    exchange = RpcExchange(message.method[:_LONGEST_METHOD], id, None, now, size)
+    if isinstance(message, Request) and _declares(message):
+        exchange.capabilities = capabilities_in(message)
+        exchange.program = program_in(message)
+    return exchange
+
+
+def _declares(message: Request) -> bool:
+    """Tell whether a request may say something of its client."""
+    params = message.params
+    return params is not None and (message.method == "initialize" or "_meta" in params.named)
 
 
 def _held(

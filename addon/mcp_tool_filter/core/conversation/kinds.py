@@ -21,10 +21,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from weakref import ref
 
-from mcp_tool_filter.core.conversation.declared import VARIANT, capabilities_in, program_in
+from mcp_tool_filter.core.conversation.declared import VARIANT
 from mcp_tool_filter.core.conversation.lists import Frame, Listed, Lists, listings_in, page_of
 from mcp_tool_filter.core.messages.limits import MEBIBYTE
-from mcp_tool_filter.core.messages.messages import Message, Request
 from mcp_tool_filter.core.messages.sizes import HEAD
 from mcp_tool_filter.core.messages.tools import Definition, Listing
 from mcp_tool_filter.core.policy.choice import is_hint, is_locked
@@ -411,13 +410,6 @@ class Kinds:
         self.same_for_all = False
         """True if all askers get the same list."""
 
-    def asking(self, client: Client, message: Message, exchange: RpcExchange | None) -> Kind:
-        """Return the kind that sends a message, and note in its exchange what it declares."""
-        if exchange is not None and isinstance(message, Request) and _declares(message):
-            exchange.capabilities = capabilities_in(message)
-            exchange.program = program_in(message)
-        return self.of(client, exchange)
-
     def of(self, client: Client, exchange: RpcExchange | None = None) -> Kind:
         """Return the kind of a client, which may declare in each request what it can."""
         kind, session = self._known(client, exchange), client.session
@@ -559,9 +551,3 @@ class Kinds:
         most, lists = self._config.limits.sessions, self._lists
         has_many = len(lists) > most or len(self._kinds) >= _MOST_FOR_A_LIST * most
         return has_many or lists.is_full
-
-
-def _declares(message: Request) -> bool:
-    """Tell whether a request may say something of its client."""
-    params = message.params
-    return params is not None and (message.method == "initialize" or "_meta" in params.named)

@@ -221,7 +221,7 @@ class LineJudge:
     def _observed(self, judged: Judged) -> None:
         """Learn the upstream's name and revision from its answer."""
         if judged.direction is Direction.FROM_UPSTREAM:
-            for one in judged.each:
+            for one in judged.members or (judged,):
                 method = one.exchange.method if one.exchange else None
                 if method in ("initialize", "server/discover"):
                     self._learn(one.message)
