@@ -53,6 +53,8 @@ class Style:
     meta: bytes = b""
     listing: bytes = b""
     """The head of its lists, if that differs."""
+    called: bytes = b"read"
+    """The tool that the head names, if it names one."""
 
     def said(self, message: bytes) -> bytes:
         """Return a message with its ``_meta``, and perhaps nothing else in its params."""
@@ -120,7 +122,8 @@ def ready(
     if style.has_session:
         it.client.says(post(INITIALIZE, headers=MCP_HEADERS))
         table.link.says(OPENED)
-    for said, answered in ((LIST, answer(tools)), (CALL, answer(RESULT))):
+    call = CALL.replace(b'"read"', b'"%b"' % style.called)
+    for said, answered in ((LIST, answer(tools)), (call, answer(RESULT))):
         head = style.listing if said is LIST and style.listing else style.head
         it.client.says(post(style.said(said), headers=head))
         table.link.says(answered)

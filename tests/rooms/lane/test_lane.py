@@ -96,9 +96,12 @@ def test_a_client_without_a_session_takes_the_lane(meta: bytes) -> None:
     META.replace(b'"c"', b'"other"'),
     META.replace(b'"form":{}', b""),
     META.replace(b"}", b',"roots":{}}', 1),
+    META[:-1] + b',"io.modelcontextprotocol/logLevel":{"method":"tools/call",'
+    b'"params":{"name":"wipe"}}}',
+    META[:-1] + b',"io.modelcontextprotocol/protocolVersion":"2026-07-28"}',
 ])  # fmt: skip
 def test_another_client_without_a_session_goes_the_whole_way(meta: bytes) -> None:
-    """Its list is not known yet."""
+    """Its list is not known yet, or it may say more than that."""
     style = STYLES["2026-07-28"]
     taken, _ = compared(style.said(CALL).replace(META, meta), says(answer(RESULT)), style=style)
     assert not taken
@@ -499,3 +502,10 @@ def test_what_is_plain_is_said_in_bytes() -> None:
     assert plain_call(CALL) == (b"7", "read", b"", None)
     assert is_plain_result(RESULT, b"7")
     assert not is_plain_result(RESULT, b"8")
+    said = STYLES["2026-07-28"].said(CALL)
+    assert plain_call(said) == (b"7", "read", META, ('{"elicitation":{"form":{}}}', NAMED))
+    for name in (b"c" * 5000, rb"\\", b"\xc3\xa9"):  # it is remembered, and most are plain
+        assert plain_call(said.replace(b'"c"', b'"%b"' % name)) is None
+
+
+NAMED = '{"name":"c","version":"1"}'
