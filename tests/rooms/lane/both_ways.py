@@ -229,6 +229,8 @@ ANSWERS = {
             "two names": [b"event: message\nevent: endpoint\ndata: " + RESULT + b"\n\n"],
             "in two lines": [b"data: " + RESULT.replace(b",", b",\ndata: ", 1) + b"\n\n"],
             "in two lines of JSON": [b"data: " + RESULT.replace(b",", b",\n", 1) + b"\n\n"],
+            "a line end in the result": [b"data: " + RESULT.replace(b"[{", b"[\n{") + b"\n\n"],
+            "a CR in the result": [b"data: " + RESULT.replace(b"[{", b"[\r{") + b"\n\n"],
             "a line between": [b"data: " + RESULT[:-1] + b"\nretry: 1\ndata: }\n\n"],
             "a comment first": [b": hello\n\n", b"data: " + RESULT + b"\n\n"],
             "an empty event first": [b"id: a\ndata: \n\n", b"data: " + RESULT + b"\n\n"],

@@ -1,17 +1,17 @@
 """Break the lane in many ways, and see that tests notice: python -m tests.rooms.lane.mutants
 
-Each mutant is one change in a copy of the tree. Give numbers to run only these.
+Each mutant is one change of a module, in a child of this process. Give numbers to run only these.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 _ROOT = Path(__file__).parents[3]
 _ADDON = Path("addon/mcp_tool_filter")
@@ -20,6 +20,8 @@ _TESTS = (
     "tests/core/engine/test_wire.py",
     "tests/rooms/telemetry/test_plain_calls.py",
 )
+
+_OPTIONS = ("-q", "-x", "-n0", "-pno:cacheprovider", "--assert=plain", "-knot hostile")
 
 MUTANTS: dict[str, tuple[tuple[str, str], ...]] = {
     "rooms/lane/lane.py": (
@@ -132,25 +134,16 @@ def _each() -> Iterator[tuple[int, Path, str, str]]:
 
 
 def main(argv: Sequence[str]) -> int:
-    wanted = set(map(int, argv))
-    alive = []
-    with tempfile.TemporaryDirectory() as home:
-        for part in ("addon", "tests", "pyproject.toml"):
-            copy = shutil.copytree if (_ROOT / part).is_dir() else shutil.copy
-            copy(_ROOT / part, Path(home, part))
-        for number, path, old, new in _each():
-            if wanted and number not in wanted:
-                continue
-            text = (_ROOT / path).read_text()
-            if old not in text:
-                _say(f"{number}: not found: {old!r}")
-                alive.append(number)
-                continue
-            Path(home, path).write_text(text.replace(old, new, 1))
-            if _passes(home):
-                alive.append(number)
-                _say(f"{number} lives: {path.name}: {old!r} -> {new!r}")
-            Path(home, path).write_text(text)
+    wanted, alive, number = set(map(int, argv)), [], 0
+    for name in _TESTS:  # what each child needs is imported once
+        import_module(name.removesuffix(".py").replace("/", "."))
+    for number, path, old, new in _each():
+        text = (_ROOT / path).read_text()
+        if wanted and number not in wanted:
+            continue
+        if old not in text or _passes(path, text.replace(old, new, 1)):
+            alive.append(number)
+            _say(f"{number} lives: {path.name}: {old!r} -> {new!r}")
     _say(f"{len(alive)} live of {len(wanted) or number}")
     return 1 if alive else 0
 
@@ -160,25 +153,34 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _passes(home: str) -> bool:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-n",
-        "0",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        "not hostile",
-    ]
-    env = {**os.environ, "PYTHONPATH": f"{home}/addon:{home}", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run([*command, *_TESTS], cwd=home, env=env, capture_output=True, check=False)
-    if done.returncode not in (0, 1):
-        raise RuntimeError(done.stdout.decode()[-2000:] + done.stderr.decode()[-2000:])
-    return done.returncode == 0
+def _passes(path: Path, text: str) -> bool:
+    """Tell whether the tests pass in a child that has this text in the place of a module's."""
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 1)
+        os.dup2(nothing.fileno(), 2)
+    try:
+        _replace(".".join(path.with_suffix("").parts[1:]), text)
+    except Exception:  # it cannot even be imported
+        os._exit(1)
+    os.chdir(_ROOT)
+    os._exit(pytest.main([*_OPTIONS, *_TESTS]))
+
+
+def _replace(name: str, text: str) -> None:
+    """Run another text in a module, and let whoever has imported from it have the new objects."""
+    module = sys.modules[name]
+    before = dict(vars(module))
+    exec(compile(text, str(module.__file__), "exec"), vars(module))
+    new = {id(old): getattr(module, key) for key, old in before.items() if not key.startswith("__")}
+    for other in [one for name, one in sys.modules.items() if name.startswith(_OURS)]:
+        for key, value in list(vars(other).items()):
+            if id(value) in new and key in before:
+                setattr(other, key, new[id(value)])
+
+
+_OURS = ("mcp_tool_filter.", "tests.")
 
 
 if __name__ == "__main__":

@@ -112,6 +112,8 @@ class Metrics:
             name: Counter(name, text, (*labels, *more), namespace=_NAMESPACE, registry=registry)
             for name, (text, *labels) in _COUNTERS.items()
         }
+        self._series: dict[tuple[str, ...], Counter] = {}
+        """Those that have counted: to find one by its labels takes longer than to count."""
         self._histograms = {
             of: Histogram(
                 name, text, more, namespace=_NAMESPACE, registry=registry, buckets=_SECONDS
@@ -125,7 +127,10 @@ class Metrics:
         server = tuple(str(entry.get(name, "")) for name in self._more)
 
         def count(name: str, *labels: str, by: int = 1) -> None:
-            _of(self._counters[name], (*labels, *server)).inc(by)
+            key = (name, *labels, *server)
+            if (series := self._series.get(key)) is None:
+                series = self._series[key] = _of(self._counters[name], key[1:])
+            series.inc(by)
 
         verdict, method, why = str(entry.get("verdict")), method_of(entry), str(entry.get("why"))
         tool = str(entry["tool"]) if "tool" in entry else ""
