@@ -29,10 +29,12 @@ _SERVERS, _TOOLS, _CALLS, _ROUNDS = 10, 100, 1000, 5
 class Client:
     """One connection with a session."""
 
-    def __init__(self, port: int, path: str) -> None:
+    def __init__(self, port: int, path: str, *, opens: bool = True) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._path, self._session = path, ""
+        if not opens:
+            return
         info = {"name": "bench", "version": "1"}
         opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info}
         head, _ = self.send(self.request("initialize", opening))
@@ -116,7 +118,9 @@ def measure(port: int, pid: int) -> None:
     listing = merged.request("tools/list", {})
     size = len(merged.send(listing)[1])
     took = min(cost(pid, lambda: merged.send(listing), 200) for _ in range(_ROUNDS))
-    print(f"a list of {size} bytes: {took:.0f} us")
+    copying = copied(size)
+    times = f"{took / copying:.2f} times what sending these bytes takes: {copying:.0f} us"
+    print(f"a list of {size} bytes: {took:.0f} us, {times}")
     before, clients = memory(pid), []
     for _ in range(200):
         client = Client(port, "/mcp")
@@ -124,6 +128,34 @@ def measure(port: int, pid: int) -> None:
         client.send(client.request("tools/call", {"name": "s3_tool_5", "arguments": {}}))
         clients.append(client)
     print(f"a session that has listed and called: {(memory(pid) - before) / len(clients):.1f} KB")
+
+
+def copied(size: int) -> float:
+    """Return what it takes a program to send so many bytes again and again, and nothing else."""
+    port = free_port()
+    with Popen([sys.executable, "-m", "tests.bench.merged", str(port), str(size)]) as process:
+        assert eventually(partial(accepts, port))
+        client = Client(port, "/", opens=False)
+        asked = client.request("tools/list", {})
+        took = min(cost(process.pid, lambda: client.send(asked), 200) for _ in range(_ROUNDS))
+        process.kill()
+    return took
+
+
+async def send_only(port: int, size: int) -> None:
+    """Answer each request with so many bytes."""
+    said = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size
+    body = bytes(size)
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                await reader.readexactly(int(re.findall(rb"(?i)content-length: (\d+)", head)[0]))
+                writer.write(said + body)
+        writer.close()
+
+    async with await asyncio.start_server(take, "127.0.0.1", port) as server:
+        await server.serve_forever()
 
 
 async def serve(port: int) -> None:
@@ -173,4 +205,10 @@ def answer_to(message: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1]))) if len(sys.argv) > 1 else main()
+    match sys.argv[1:]:
+        case [port, size]:
+            asyncio.run(send_only(int(port), int(size)))
+        case [port]:
+            asyncio.run(serve(int(port)))
+        case _:
+            main()
