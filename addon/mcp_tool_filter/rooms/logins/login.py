@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from mcp_tool_filter.cli.http_server import ServerLimits, http_server
-from mcp_tool_filter.core.errors import reason_of
+from mcp_tool_filter.core.errors import Mistake, reason_of
 from mcp_tool_filter.core.policy.config import LOOPBACK
 from mcp_tool_filter.core.sockets.connect import make_tls_context
 from mcp_tool_filter.core.sockets.served import ServedRequest, ServedResponse
@@ -246,13 +246,17 @@ class Wishes:
     """True to keep the secrets in the system's keyring."""
 
 
+class PlainEndpoint(Mistake, LoginFailed):
+    """The URL that was typed would show tokens to the network."""
+
+
 async def log_in(
     endpoint: str, wishes: Wishes, store: LoginStore, show: Show, paste: Paste | None = None
 ) -> LoginState:
     """Log in and store the login. Raises StartError."""
     if urlsplit(endpoint).scheme != "https" and not is_local(endpoint):
         why = "Tokens are sent over https only, or on this machine"
-        raise LoginFailed(endpoint, why=why)
+        raise PlainEndpoint(endpoint, why=why)
     ca = str(Path(wishes.ca).expanduser().resolve()) if wishes.ca else None
     web = Web(endpoint, tls=make_tls_context(trusted_ca=ca) if ca else None)
     found = await discover(endpoint, web)
