@@ -128,7 +128,7 @@ class ClientLists:
                 found[server] = self._last_offer(server, kind)
         offers = [one for server in servers if (one := found[server]) and one is not _MISSING]
         merged = self._endpoint.merged(kind, offers)
-        if some is None:
+        if some is None and set(servers) <= set(self._endpoint.members):  # none has gone meanwhile
             self.known[kind] = merged
         return merged
 
