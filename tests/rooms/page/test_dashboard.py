@@ -28,6 +28,7 @@ from mcp_tool_filter.rooms.lock.approvals import Approvals
 from mcp_tool_filter.rooms.lock.lock import parse_lock
 from mcp_tool_filter.rooms.lock.lock_file import with_lock
 from mcp_tool_filter.rooms.page.dashboard import Dashboard, Switches, answer_page
+from mcp_tool_filter.rooms.page.page import LivePage
 from tests.browser import Page, browser
 from tests.cli.launched import RunningLauncher, launched
 from tests.end_to_end.test_locked import MAIL, NEW, OTHER_READ, READ, callable_in, write_lock
@@ -40,6 +41,7 @@ from tests.raw_client import MCP_HEADERS, RawClient, post, raw_client
 from tests.raw_upstream import TIMEOUT, Peer, RawRequest, answer, raw_upstream
 from tests.rooms.lock.test_locked import locked
 from tests.rooms.serve.test_serve import serving
+from tests.served import served
 from tests.shapes import Server, Talk, talking
 from tests.stdio_client import write_tools
 
@@ -365,6 +367,34 @@ class AnotherServer(Handler):
     def do_GET(self) -> None:
         self.heads.append(f"{self.path} {self.headers}")
         self.say(200, b"<p>another server</p>", ("Content-Type", "text/html"))
+
+
+async def test_messages_are_noted_only_while_the_page_of_another_process_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mcp_tool_filter.rooms.page.page._UNSEEN", 0.1)
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        served(to=upstream.url, deny=["^rm$"], endpoint=["/mcp"]) as it,
+        raw_client(it.port) as client,
+    ):
+        page = it.proxy.plugs.find(LivePage)
+
+        def looks() -> list[str]:
+            said = page.answer_other({"after": 0}, {})
+            assert isinstance(said, bytes)
+            return [one["tool"] for one in json.loads(said)["state"]["recent"]]
+
+        for name, noted in (("rm", []), ("read", ["read"])):
+            await client.ask(post(calling(name), headers=MCP_HEADERS))
+            assert looks() == noted
+        async with asyncio.timeout(TIMEOUT):
+            while it.proxy.page is not None:
+                await asyncio.sleep(0.01)
+        await client.ask(post(calling("rm"), headers=MCP_HEADERS))
+        assert looks() == ["read"]
+        await client.ask(post(calling("rm"), headers=MCP_HEADERS))
+        assert looks() == ["rm", "read"]
 
 
 async def test_a_taken_port_stops_the_start(tmp_path: Path) -> None:
