@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from mitmproxy.http import HTTPFlow, Response
-from mitmproxy.io import FlowReader
+from mitmproxy.io import FlowReader, FlowWriter
 
 from tests.filtered import DELETE, LIST, READ, Filtered, Hook, call, filtered, not_found
 from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool_list
+from tests.proxy import SCRIPT, tool
 from tests.raw_client import get, post, raw_client
 from tests.raw_upstream import TIMEOUT, streaming, until
 
@@ -212,6 +213,25 @@ async def test_a_replayed_call_of_a_denied_tool_is_refused(tmp_path: Path) -> No
         asked = [one for one in it.upstream.asked if b"tools/call" in one.body]
         assert [b"ours" in one.head for one in asked] == [True, True]
         assert all(b"ours" not in value for one in seen for _, value in one.request.headers.fields)
+
+
+async def test_a_replay_that_begins_at_the_start_waits_for_the_tools(tmp_path: Path) -> None:
+    dump = tmp_path / "calls.flow"
+    flows: list[HTTPFlow] = []
+    async with hosted(tmp_path, Hook("response", flows.append)) as it:
+        await it.ask(call("read_file"))
+        denied = flows[0].copy()
+        denied.request.content = call("delete_file")
+        with dump.open("wb") as file:
+            for one in (denied, flows[0]):
+                FlowWriter(file).add(one)
+        sets = ("--set=endpoint=/mcp", "--set=deny=^delete_")
+        mode = f"--mode=reverse:{it.upstream.url}"
+        before = len(it.upstream.asked)
+        words = ("-s", SCRIPT, mode, *sets, "--client-replay", str(dump))
+        async with tool("mitmdump", *words, home=tmp_path):
+            await until(lambda: any(b"tools/call" in x.body for x in it.upstream.asked[before:]))
+        assert not got(it, b"delete_file")
 
 
 # What another script changes after us is judged again, and passes only if it may.

@@ -354,6 +354,8 @@ class ToolFilter:
 
     async def request(self, flow: HTTPFlow) -> None:
         """Judge a replayed request; see below. (All others have passed the engine.)"""
+        if flow.is_replay == "request":
+            await self.started()  # --client-replay begins before the tools are known
         # A replay to a named host would go past its tunnel, and is refused (``server_connect``).
         sites = [one for one in self.proxy.sites.values() if not one.listener.is_forward]
         if flow.is_replay == "request" and (found := site_for(flow, sites)):
