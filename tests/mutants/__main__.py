@@ -185,7 +185,8 @@ def main() -> int:
     options = parser.parse_args()
     tests_of, seconds = _reached(options.reached)
     work = []
-    for change in read_all(options.files or _FOLDERS):
+    every = list(read_all(_FOLDERS))
+    for change in read_all(options.files) if options.files else every:
         if options.only not in change.name or zlib.crc32(change.name.encode()) % options.every:
             continue
         tests = {test for test in tests_of.get(change.place, ()) if test != _IMPORT}
@@ -195,6 +196,9 @@ def main() -> int:
         tests.update(test for test in seconds if _own_file(change) in test)
         work.append((change, _chosen(change, tests, seconds)))
     listed = _listed()
+    gone = listed.keys() - {change.name for change in every}
+    for name in sorted(gone):
+        print(f"GONE {name}: take it off the list")
     unlisted = 0
     survived = set()
     for change in _survivors([one for one in work if one[1]], options.jobs):
@@ -210,7 +214,7 @@ def main() -> int:
     for name in sorted(noticed & listed.keys()):
         print(f"NOTICED NOW {name}: take it off the list")
     print(f"{len(work)} changes, {len(survived)} survived, {unlisted} of them without a reason")
-    return 1 if unlisted or noticed & listed.keys() else 0
+    return 1 if unlisted or gone or noticed & listed.keys() else 0
 
 
 def _chosen(change: Change, tests: set[str], seconds: dict[str, float]) -> list[str]:
