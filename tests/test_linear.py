@@ -95,10 +95,11 @@ class Module:
 def modules() -> Sequence[Module]:
     found = []
     for path in sorted(PACKAGES.rglob("*.py")):
-        dotted = ".".join(path.relative_to(PACKAGES).with_suffix("").parts)
+        parts = path.relative_to(PACKAGES).with_suffix("").parts
+        dotted = ".".join(parts)
         tree = ast.parse(path.read_text("utf-8"))
         parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-        is_part = path.parent != PACKAGES and path.stem != "__main__" and "docs" not in path.parts
+        is_part = path.parent != PACKAGES and path.stem != "__main__" and "docs" not in parts
         names = vars(importlib.import_module(dotted)) if is_part else {"re": re}
         found.append(Module(path, tree, parents, names))
     return found
