@@ -544,8 +544,9 @@ def unwrap_all(found: Sequence[ListedServer], typed: Given) -> int:
             say(f"Warning: {listed.name} stays as it is: {error.one_line}")
             status = 1
     status = (changes.carry_out() if changes.has_some else 0) or status
-    rest = [one for one in find_servers() if one.key in later]
-    return status or (unwrap_all(rest, typed) if rest else 0)
+    if status or not later:
+        return status
+    return unwrap_all([one for one in find_servers() if one.key in later], typed)
 
 
 def _settings_for(listed: ListedServer, flags: Sequence[str], patience: str = "") -> Settings:
