@@ -9,7 +9,7 @@ from typing import Any
 from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.core.conversation.memory import example
 from mcp_tool_filter.core.conversation.policy_in_force import PlainCall, Watch
-from mcp_tool_filter.core.policy.situation import RpcExchange
+from mcp_tool_filter.core.policy.situation import Editor, RpcExchange
 from mcp_tool_filter.core.process.statistics import Statistics
 from mcp_tool_filter.rooms.lane.lane import take_lane
 from tests.core.engine.table import Client, Table
@@ -104,7 +104,7 @@ class Ready:
 
 def ready(
     *, has_lane: bool, style: Style = SESSION, watch: Watch | None = None, more: bytes = b"",
-    **options: Any,
+    editor: Editor | None = None, **options: Any,
 ) -> Ready:  # fmt: skip
     """A client that has called before: it is known, and so is the head of its calls. ``more`` is
     the name of one more tool, as it is written in JSON."""
@@ -112,6 +112,8 @@ def ready(
     fetched = replace(example(*names), endpoint="/mcp", sessions=style.has_session)
     tools = TOOLS.replace(b"}]", b'},{"name":"%b","inputSchema":{}}]' % more) if more else TOOLS
     table = Table(fetched=fetched, **options)
+    if editor is not None:
+        table.listener.policy.adopt(replace(table.listener.policy.config, editor=editor))
     counted, policy = Statistics(), table.listener.policy
     it = Ready(table, table.client(), counted)
     others = [watch] if watch is not None else []

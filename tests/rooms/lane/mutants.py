@@ -63,7 +63,7 @@ MUTANTS: dict[str, tuple[tuple[str, str], ...]] = {
         (" or service.rewrite_body\n", "\n"), ("service.note_over or ", ""),
         ("service.connect or ", ""),
         ("service.is_ending or ", ""), (" or service.learns_logins\n", "\n"),
-        ("config.shadow or ", ""), ("config.editor or ", ""), (" or config.only_mcp\n", "\n"),
+        ("config.shadow or ", ""), (" or config.only_mcp\n", "\n"),
         ("listener.is_forward or ", ""), ("listener.keeps_host or ", ""),
         (" or listener.legacy.endpoints\n", "\n"), (" or limits.message < _MOST", ""),
         ("or notes.config is not policy.config", "or False"),

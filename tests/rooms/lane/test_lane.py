@@ -21,6 +21,8 @@ from mcp_tool_filter.core.engine.client_h1 import H1Client
 from mcp_tool_filter.core.engine.service import Service
 from mcp_tool_filter.core.http.listener import Listener
 from mcp_tool_filter.core.policy.config import Config
+from mcp_tool_filter.rooms.edits.editor import DefinitionEditor
+from mcp_tool_filter.rooms.edits.tables import parse_edits
 from mcp_tool_filter.rooms.lane import lane as lane_module
 from mcp_tool_filter.rooms.lane.lane import Lane, is_plain_result, may_take, plain_call
 from tests.attacks.answers import ATTACKS as HOSTILE_ANSWERS
@@ -36,6 +38,7 @@ from tests.rooms.lane.both_ways import (
     META,
     RESULT,
     STYLES,
+    TOOLS,
     compared,
     heard,
     ready,
@@ -180,6 +183,23 @@ def test_a_name_is_not_compared_as_it_is_written() -> None:
         )
         assert not taken
         assert (called in whole["upstream"][-1]) is (called.count(b"\\") == 2)  # type: ignore[index]
+
+
+@each_row("name", ANSWERS)
+def test_whatever_answers_an_edited_call_comes_out_the_same(name: str) -> None:
+    editor = DefinitionEditor(parse_edits({"read": {"title": "T", "fix": {"b": 2}}}))
+    taken, whole = compared(CALL, says(ANSWERS[name]), editor=editor)
+    assert taken
+    assert b'{"a":1,"b":2}' in whole["upstream"][0]  # type: ignore[index]
+
+
+def test_definitions_in_a_result_are_edited() -> None:
+    editor = DefinitionEditor(parse_edits({"read": {"title": "T"}}))
+    tools = TOOLS[TOOLS.index(b"[") : TOOLS.index(b',{"name":"wipe"')] + b"]"
+    for said in (tools, tools.replace(b"name", rb"n\u0061me"), b"[]", b'"tools"'):
+        result = RESULT.replace(b"}]", b'}],"structuredContent":{"tools":%b}' % said)
+        taken, _ = compared(CALL, says(answer(result)), editor=editor)
+        assert taken
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -243,11 +243,15 @@ def plainly_fixed(call: bytes, edit: ToolEdit) -> bytes | None:
     >>> from mcp_tool_filter.rooms.edits.tables import ToolEdit
     >>> plainly_fixed(b'{"params":{"arguments":{"a":1 },"name":"b"}}', ToolEdit(fix={"c": "2"}))
     b'{"params":{"arguments":{"a":1,"c":2 },"name":"b"}}'
+    >>> plainly_fixed(b'{"params":{"name":"arguments","_meta":{}}}', ToolEdit(fix={"c": "2"}))
     """
     if call.count(b'"arguments"') != 1:
         return None
     text = call.decode()
-    start = text.index("{", text.index('"arguments"'))
+    key_end = text.index('"arguments"') + len('"arguments"')
+    if text[key_end] != ":":  # it is the tool's name
+        return None
+    start = text.index("{", key_end)
     try:
         pairs, end = _PAIRS.raw_decode(text, start)
         _refuse_brought([key for key, _ in pairs], edit)
