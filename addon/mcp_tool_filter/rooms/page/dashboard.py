@@ -165,7 +165,7 @@ class Overview:
             "sessions": list(_session_lines(listener)),
             "refusals": [
                 {"seconds_ago": round(now - one.at, 1), "tool": one.tool, "why": one.why}
-                for one in counted.refusals
+                for one in list(counted.refusals)  # a thread may add to them
             ],
             "rules": [{"id": shown(id), "hits": hits} for id, hits in at_work.hits],
             "metrics": {shown(name): value for name, value in at_work.metrics},

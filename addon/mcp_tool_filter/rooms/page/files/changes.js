@@ -64,8 +64,13 @@ function owners() {
   return [...found.values()];
 }
 
+let drawing = 0;
+
 export async function drawChanges() {
+  drawing += 1;
+  const number = drawing;
   const panels = (await Promise.all(owners().map(panel))).filter(Boolean);
+  if (number !== drawing) return null;  // a preview was slow: what is drawn later is newer
   if (isPressed()) return setTimeout(() => drawChanges().catch(late), 300);
   place.hidden = !panels.length;
   return show(place, ...panels);

@@ -41,10 +41,11 @@ export function afterOf() {
     .map((one) => [one.pid, one.last]));
 }
 
-// A process that is gone stays while its messages do, marked.
+// A process that is gone stays while its messages do, marked. It may have missed one question.
 export function end(pids) {
   for (const one of processes.values()) {
-    if (!one.isOwn && !pids.has(one.pid)) {
+    one.missed = one.isOwn || pids.has(one.pid) ? 0 : (one.missed || 0) + 1;
+    if (one.missed > 1) {
       one.ended = true;
       if (!one.last) processes.delete(one.pid);
     }

@@ -125,7 +125,8 @@ async function lookAround() {
     else model.note(said.pid, said);
   }
   model.end(pids);
-  drawIfNew("around", JSON.stringify(running));
+  const ended = [...model.processes.values()].filter((one) => one.ended).length;
+  drawIfNew("around", JSON.stringify([running, ended, model.processes.size]));
 }
 
 function drawIfNew(name, text) {
