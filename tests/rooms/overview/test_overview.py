@@ -161,3 +161,13 @@ def test_without_any_servers_it_offers_the_demo(home: Path, ran: Typed) -> None:
     assert out.startswith("No MCP servers found in any client's file.")
     assert ("mcp-tool-filter demo" in out, err) == (True, "")
     assert json.loads(ran("--json").out) == []
+
+
+@pytest.mark.usefixtures("files")
+def test_wrap_counts_tokens_as_the_screen_does(ran: Typed) -> None:
+    counted = re.compile(r"5 tools, ([\d,]+) tokens in every conversation")
+    screen = counted.search(ran().out)
+    wrapped = counted.search(ran("wrap", "cursor", "--all", "--deny", "^delete_", "--yes").err)
+    assert screen is not None
+    assert wrapped is not None
+    assert screen[1] == wrapped[1]

@@ -619,12 +619,12 @@ def _say_what_is_hidden(changes: Changes, asked: Asked | None, *, is_named: bool
 
 def _in_all(counted: Sequence[KnownTools]) -> str:
     """Return one sentence about all servers."""
-    from mcp_tool_filter.cli.report import estimate_tokens
+    from mcp_tool_filter.cli.report import tokens_in
 
     tools = [tool for one in counted for tool in one.tools]
     kept = [tool for one in counted for tool in one.exposed]
     before, after = (
-        f"{count(len(found), 'tool')}, {estimate_tokens(sum(one.size for one in found))} tokens"
+        f"{count(len(found), 'tool')}, {sum(tokens_in(tool.size) for tool in found):,} tokens"
         for found in (tools, kept)
     )
     servers = count(len(counted), "server")
