@@ -68,9 +68,10 @@ def test_the_short_way_sends_what_the_usual_way_sends(arguments: str) -> None:
             f'{{"name":"{name}"}}',
         ):
             raw = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}'.encode()
-            if plain_call(raw) is None or name not in snapshot.allowed:
+            read = plain_call(raw)
+            if read is None or name not in snapshot.allowed:
                 continue
-            short = EDITOR.plain(name, raw, snapshot)
+            short = EDITOR.plain(name, raw, read.arguments, snapshot)
             usual = EDITOR.asked(parse_message(raw), snapshot, LIMITS)  # type: ignore[arg-type]
             if short is not None:
                 assert usual.refusal is None
@@ -81,6 +82,34 @@ def test_the_short_way_sends_what_the_usual_way_sends(arguments: str) -> None:
             if name in ("titled", "plain"):
                 assert short == raw
     assert found >= 4
+
+
+CAPABLE = '"io.modelcontextprotocol/clientCapabilities":{"arguments":{}}'
+NAMED = '"io.modelcontextprotocol/clientInfo":{"name":"arguments","version":"1"}'
+EMPTY = '"io.modelcontextprotocol/clientCapabilities":{}'
+
+
+@each_row("id, params", [
+    ('"arguments"', '"name":"fixed"'),
+    ('"arguments"', '"name":"fixed","arguments":{}'),
+    ("1", f'"_meta":{{{CAPABLE}}},"name":"fixed"'),
+    ("1", f'"_meta":{{{CAPABLE}}},"name":"fixed","arguments":{{}}'),
+    ("1", f'"_meta":{{{NAMED},{EMPTY}}},"name":"fixed"'),
+    ("1", '"_meta":{"progressToken":"arguments"},"name":"fixed"'),
+    ("1", f'"arguments":{{}},"name":"fixed","_meta":{{{EMPTY}}}'),
+])  # fmt: skip
+def test_a_fixed_value_goes_nowhere_but_into_the_arguments(id: str, params: str) -> None:
+    """Other things may be called "arguments", too."""
+    for said in (
+        f'{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{{params}}}}}',
+        f'{{"params":{{{params}}},"jsonrpc":"2.0","method":"tools/call","id":{id}}}',
+    ):
+        raw, snapshot = said.encode(), known()
+        read = plain_call(raw)
+        assert read is not None
+        short = EDITOR.plain("fixed", raw, read.arguments, snapshot)
+        usual = EDITOR.asked(parse_message(raw), snapshot, LIMITS)  # type: ignore[arg-type]
+        assert short in (None, usual.sent.place.raw)
 
 
 SECRET = 'fix = {teamId = "$TEAM"}\n'

@@ -519,7 +519,7 @@ def test_a_bug_behind_the_lane_lets_no_answer_pass(
 
 
 def test_what_is_plain_is_said_in_bytes() -> None:
-    assert plain_call(CALL) == (b"7", "read", b"", None)
+    assert plain_call(CALL) == (b"7", "read", b"", None, ARGUMENTS)
     assert is_plain_result(RESULT, b"7")
     assert not is_plain_result(RESULT, b"8")
     for key in (rb'"cont\u0065nt"', b'"content":[],"content"', b'"content" ', b'"content":1,"x"'):
@@ -530,11 +530,14 @@ def test_what_is_plain_is_said_in_bytes() -> None:
     assert not is_plain_result(spaced.replace(b'"content": ', b'"content":  '), b"7")
     style = STYLES["2026-07-28"]
     said = style.said(CALL)
-    assert plain_call(said) == (b"7", "read", META, ('{"elicitation":{"form":{}}}', NAMED))
+    assert plain_call(said) == (
+        b"7", "read", META, ('{"elicitation":{"form":{}}}', NAMED), ARGUMENTS,
+    )  # fmt: skip
     for name in (b"c" * 5000, rb"\\", b"\xc3\xa9"):  # it is remembered, and most are plain
         assert plain_call(said.replace(b'"c"', b'"%b"' % name)) is None
     for more in (b',"traceparent":"00-1-2-01"}', b"," + META[1:]):
         assert plain_call(style.said(CALL).replace(META, META[:-1] + more)) is None
 
 
+ARGUMENTS = b'{"a":1}'
 NAMED = '{"name":"c","version":"1"}'

@@ -178,8 +178,9 @@ class Editor(Protocol):
     def asked(self, message: Single, snapshot: Snapshot, limits: Limits) -> EditedRequest:
         """Return a client's message with the server's own names. Raises ProtocolError."""
 
-    def plain(self, name: str, call: bytes, snapshot: Snapshot) -> bytes | None:
-        """Return what the upstream gets of a plain call; None if it must be read as usual."""
+    def plain(self, name: str, call: bytes, arguments: bytes, snapshot: Snapshot) -> bytes | None:
+        """Return what the upstream gets of a plain call, which has these arguments or none; None
+        if it must be read as usual."""
 
     def exposed(self, own: str) -> str:
         """Return the name that clients know."""

@@ -236,27 +236,27 @@ def _refuse_brought(keys: Sequence[str], edit: ToolEdit) -> None:
 _PAIRS = json.JSONDecoder(object_pairs_hook=list, parse_int=str, parse_float=str)
 
 
-def plainly_fixed(call: bytes, edit: ToolEdit) -> bytes | None:
+def plainly_fixed(call: bytes, arguments: bytes, edit: ToolEdit) -> bytes | None:
     r"""Do the same for a call that is proven plain (``rooms/lane``): it has each member once,
     and no escaped key. None if that is not enough to find its arguments, or to judge them.
 
     >>> from mcp_tool_filter.rooms.edits.tables import ToolEdit
-    >>> plainly_fixed(b'{"params":{"arguments":{"a":1 },"name":"b"}}', ToolEdit(fix={"c": "2"}))
+    >>> call = b'{"params":{"arguments":{"a":1 },"name":"b"}}'
+    >>> plainly_fixed(call, b'{"a":1 }', ToolEdit(fix={"c": "2"}))
     b'{"params":{"arguments":{"a":1,"c":2 },"name":"b"}}'
-    >>> plainly_fixed(b'{"params":{"name":"arguments","_meta":{}}}', ToolEdit(fix={"c": "2"}))
+    >>> plainly_fixed(b'{"params":{"name":"arguments"}}', b"", ToolEdit(fix={"c": "2"}))
     """
-    if call.count(b'"arguments"') != 1:
+    # Without arguments the word may be an id, or what a client is called.
+    if not arguments or call.count(b'"arguments"') != 1:
         return None
-    text = call.decode()
-    key_end = text.index('"arguments"') + len('"arguments"')
-    if text[key_end] != ":":  # it is the tool's name
-        return None
-    start = text.index("{", key_end)
+    text = arguments.decode()
     try:
-        pairs, end = _PAIRS.raw_decode(text, start)
+        pairs, end = _PAIRS.raw_decode(text)
         _refuse_brought([key for key, _ in pairs], edit)
     except (CannotEdit, ValueError):
         return None
     at = len(text[: end - 1].rstrip(" \t\r\n"))
     comma = "," if pairs else ""
-    return f"{text[:at]}{comma}{edit.fixed}{text[at:]}".encode()
+    fixed = f"{text[:at]}{comma}{edit.fixed}{text[at:]}".encode()
+    before, key, after = call.partition(b'"arguments"')
+    return before + key + after.replace(arguments, fixed, 1)

@@ -108,14 +108,14 @@ class DefinitionEditor:
             _with(message, [*renames, *fixes], limits) if fixes else renamed, renamed
         )
 
-    def plain(self, name: str, call: bytes, snapshot: Snapshot) -> bytes | None:
+    def plain(self, name: str, call: bytes, arguments: bytes, snapshot: Snapshot) -> bytes | None:
         if self.own(name, snapshot) != name:
             return None
         edit = self.edits.for_tool(name)
         if not edit.fix:
             return call
         mirrors = b"x-mcp-header" in snapshot.allowed.get(name, b"")  # in the head, too
-        return None if mirrors else plainly_fixed(call, edit)
+        return None if mirrors else plainly_fixed(call, arguments, edit)
 
     # What clients get
 

@@ -93,6 +93,7 @@ class CallRead(NamedTuple):
     tool: str
     meta: bytes = b""
     declared: Declared | None = None
+    arguments: bytes = b""
 
 
 @cache
@@ -141,7 +142,7 @@ def plain_call(raw: bytes) -> CallRead | None:
             return None
     if length != len(raw) and (meta or raw not in _spaced(id, name, arguments)):
         return None
-    return CallRead(id, name[1:-1].decode(), meta, declared)
+    return CallRead(id, name[1:-1].decode(), meta, declared, arguments)
 
 
 def _without_progress(meta: bytes) -> bytes:
@@ -301,7 +302,7 @@ def _lane_for(service: Service, down: H1Client, head: RequestHead, body: bytes) 
     if (editor := policy.config.editor) is None:
         sent: bytes | None = body
     else:
-        sent = editor.plain(call.tool, body, kind.snapshot)
+        sent = editor.plain(call.tool, body, call.arguments, kind.snapshot)
     if sent is None:
         return None
     if session is not None:
