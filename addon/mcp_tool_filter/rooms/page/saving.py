@@ -21,7 +21,7 @@ from mcp_tool_filter.cli.parsing import parse_config
 from mcp_tool_filter.cli.settings import Sources, settle
 from mcp_tool_filter.cli.switching import NOTHING
 from mcp_tool_filter.cli.terminal import say
-from mcp_tool_filter.cli.whole_file import read_whole, replace_if_unchanged
+from mcp_tool_filter.cli.whole_file import read_whole
 from mcp_tool_filter.core.errors import ProtocolError, StartError
 from mcp_tool_filter.core.policy.choice import Choice
 from mcp_tool_filter.core.policy.config import Config
@@ -113,6 +113,8 @@ class FileOfPatterns:
                 "problem": "", "file": file.path, "diff": _diff(raw, new, file.path),
                 "token": ours, "note": note,
             }  # fmt: skip
+        from mcp_tool_filter.cli.whole_file import replace_if_unchanged
+
         try:
             if not replace_if_unchanged(path, raw, new):
                 return {"problem": f"{file.path} {_EDITED}: {_READ_AGAIN}"}
