@@ -163,11 +163,13 @@ def test_without_any_servers_it_offers_the_demo(home: Path, ran: Typed) -> None:
     assert json.loads(ran("--json").out) == []
 
 
-@pytest.mark.usefixtures("files")
-def test_wrap_counts_tokens_as_the_screen_does(ran: Typed) -> None:
-    counted = re.compile(r"5 tools, ([\d,]+) tokens in every conversation")
+def test_wrap_counts_tokens_as_the_screen_does(files: list[Path], ran: Typed) -> None:
+    names = ["a" * length for length in range(1, 9)]  # of each size, divided by four
+    files[0].write_text(json.dumps({"mcpServers": {"one": entry(*names)}}))
+    files[1].unlink()
+    counted = re.compile(r"8 tools, ([\d,]+) tokens in every conversation")
     screen = counted.search(ran().out)
-    wrapped = counted.search(ran("wrap", "cursor", "--all", "--deny", "^delete_", "--yes").err)
+    wrapped = counted.search(ran("wrap", "cursor", "--all", "--deny", "^aa$", "--yes").err)
     assert screen is not None
     assert wrapped is not None
     assert screen[1] == wrapped[1]
