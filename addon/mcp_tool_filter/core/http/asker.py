@@ -133,7 +133,7 @@ _OF_A_GATEWAY = re.compile(
     rb"client-cert|x-forwarded-client-cert|x-amzn-mtls-clientcert(?:-leaf|-subject|-serial-number)?"
     rb"|(?:x-)?(?:ssl-)?client-(?:cert|certificate|s-dn|dn|cn|subject(?:-dn)?|sha1|serial|spiffe-id"
     rb"|fingerprint|san|email)"
-    rb"|(?:x-)?(?:remote|forwarded|user)-(?:user|email|preferred-username|id|name|login)|x-user"
+    rb"|(?:x-)?(?:remote|forwarded|user)-(?:user|email|preferred-username|id|name|login)"
     rb"|x-ms-client-principal(?:-id|-name)?|tailscale-user-login|(?:x-)?(?:peer-)?spiffe-id"
 )
 
