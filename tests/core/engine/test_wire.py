@@ -307,3 +307,13 @@ def test_interim_answers_are_counted_up_to_the_final_one() -> None:
     for _ in range(50):
         joined(wire, b"HTTP/1.1 103 Early Hints\r\n\r\n")
         assert joined(wire, SHORT + b"ok")[-1] is END
+
+
+def test_what_is_unread_stands_before_what_comes() -> None:
+    wire = AnswerWire()
+    wire.asked = "POST"
+    for _ in range(3):
+        joined(wire, SHORT + b"ok")
+    assert joined(wire, b"H") == []
+    with pytest.raises(Fault):
+        joined(wire, SHORT + b"ok")

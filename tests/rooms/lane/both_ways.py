@@ -150,6 +150,7 @@ def heard(it: Ready, body: bytes, acts: Sequence[Act], head: bytes) -> dict[str,
         "client is open": (client.is_open, client.was_aborted, client.is_held),
         "counts": it.counted,
         "exchanges": len(table.service.exchanges),
+        "calls in the lane": len(table.service.lanes),  # now all of them are whole
         "sessions": [
             (key, session.has_acted, bool(session.who))
             for key, _, session in table.listener.sessions
@@ -307,6 +308,7 @@ MEANWHILE: dict[str, Act] = {
     "the process ends": lambda table, _client: setattr(table.service, "is_ending", True),
     "the process drains": lambda table, _client: setattr(table.service, "is_draining", True),
     "more requests come": lambda _table, client: client.says(post(CALL, headers=HEAD)),
+    "too much comes ahead": lambda _table, client: client.says(post(b" " * 1_200_000)),
     "a bad request comes": lambda _table, client: client.says(b"x\r\n\r\n"),
     "time passes": lambda _table, client: client.engine.tick(1e9),
 }
