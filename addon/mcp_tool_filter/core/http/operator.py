@@ -5,6 +5,8 @@ of the upstream's URL. A client could switch off ``X-MCP-Readonly: true`` or ``?
 '/mcp?read_only=true&a=1'
 >>> operators_target("/x/../%6Dcp", "/mcp?read_only=true"), operators_target("/a", "/mcp?a=1")
 ('/x/../%6Dcp?read_only=true', '/a')
+>>> operators_target("/mcp#?read_only=false", "/mcp?read_only=true")
+'/mcp?read_only=true'
 
 A client's own credentials stay: with the operator's in their place, it would have other rights.
 """
@@ -46,14 +48,22 @@ def _alike(name: bytes) -> bytes:
 
 
 def leads_to(target: str, endpoint: str) -> bool:
-    """Tell whether some server could take a target for its endpoint."""
-    paths = plain_path(target), plain_path(endpoint)
-    return paths[0] == paths[1] or _resolved(paths[0]) == _resolved(paths[1])
+    """Tell whether some server could take a target for its endpoint. Some end a path at a ``#``.
+
+    >>> leads_to("/mcp#/a", "/mcp"), leads_to("/a#/../mcp", "/mcp"), leads_to("/a#/mcp", "/mcp")
+    (True, True, False)
+    """
+    path, end = plain_path(target), plain_path(endpoint)
+    if path == end:
+        return True
+    decoded = unquote(unquote(path))
+    readings = (decoded, _END.split(decoded, maxsplit=1)[0])
+    return _resolved(unquote(unquote(end))) in map(_resolved, readings)
 
 
 def operators_target(target: str, endpoint: str) -> str:
     """Return a target with the query of the operator's endpoint, if it could lead there."""
-    path, _, query = target.partition("?")
+    path, _, query = target.partition("#")[0].partition("?")  # many servers cut it off there
     own = endpoint.partition("?")[2]
     if not own or not leads_to(target, endpoint):
         return target
@@ -65,6 +75,7 @@ def operators_target(target: str, endpoint: str) -> str:
 
 
 _PARTS = re.compile("[&;]")
+_END = re.compile(r"[?#\0]")
 
 
 def _parameter(part: str) -> str:
@@ -75,8 +86,8 @@ def _parameter(part: str) -> str:
 
 def _resolved(path: str) -> list[str]:
     parts: list[str] = []
-    for part in unquote(unquote(path)).replace("\\", "/").casefold().split("/"):
-        name = part.partition(";")[0]
+    for part in path.replace("\\", "/").casefold().split("/"):
+        name = part.partition(";")[0].strip()
         if name == "..":
             del parts[-1:]
         elif name not in ("", "."):
