@@ -155,6 +155,28 @@ def test_a_list_that_hangs_delays_no_call_of_another_server(tmp_path: Path) -> N
             assert "one_read" in listed.result()
 
 
+def test_a_list_that_was_begun_before_the_file_changed_shows_no_call_the_way(
+    tmp_path: Path,
+) -> None:
+    """It ends when it has waited long enough, with what the file said when it began."""
+    with newer_upstream("slow") as remote:
+        servers = (
+            f'[servers.slow]\nurl = "{remote.url}"\nnew-tools = "judge"\n'
+            f"[servers.one]\n{command('read')}[profiles.few]\n"
+        )
+        with serving(tmp_path, servers) as it, ThreadPoolExecutor(1) as aside:
+            it.says("slow: http")
+            client = Talking(it.port, "/few/mcp").opens()
+            remote.lists.clear()
+            listed = aside.submit(Talking(it.port, "/few/mcp", session=client.session).names)
+            time.sleep(1)
+            assert not listed.done()
+            it.reads(f'{servers}deny = ["^read$"]\n', "few: a new choice|one: SIGHUP")
+            listed.result()
+            assert b"Tool not found: one_read" in client.call("one_read", id="77")
+            remote.lists.set()
+
+
 def test_what_two_servers_claim_is_warned_of_once(tmp_path: Path) -> None:
     text = (
         f'[servers.one]\nprefix = "x_"\n{command("read,mine")}'

@@ -48,6 +48,8 @@ class ClientLists:
         self._listing: dict[tuple[str, ListKind], asyncio.Task[Offer | None]] = {}
         self._late: set[tuple[str, ListKind]] = set()
         """The lists for which we have waited in vain."""
+        self._changes = 0
+        """How often servers, or what the file says of them, have changed."""
         self._changed: set[ListKind] = set()
         self._comparing: asyncio.TimerHandle | None = None
 
@@ -109,6 +111,7 @@ class ClientLists:
         """Return the merged list as it is now, of all servers or of some. A slow server is left
         out, and joins later."""
         servers = self._endpoint.able(kind.capability) if some is None else some
+        changes = self._changes
         found: dict[str, Offer | None] = {}
         asked: dict[str, asyncio.Task[Offer | None]] = {}
         for server in servers:
@@ -128,7 +131,7 @@ class ClientLists:
                 found[server] = self._last_offer(server, kind)
         offers = [one for server in servers if (one := found[server]) and one is not _MISSING]
         merged = self._endpoint.merged(kind, offers)
-        if some is None and set(servers) <= set(self._endpoint.members):  # none has gone meanwhile
+        if some is None and changes == self._changes:
             self.known[kind] = merged
         return merged
 
@@ -197,6 +200,7 @@ class ClientLists:
 
     def note_change_of_servers(self) -> None:
         """A server came, went, or shows other tools."""
+        self._changes += 1
         self.known.clear()
         self.note_change(TOOLS, *self.shown)
 
