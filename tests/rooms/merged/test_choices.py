@@ -6,6 +6,14 @@ import pytest
 
 from mcp_tool_filter.cli.config_file import ConfigFile, parse_file
 from mcp_tool_filter.core.errors import StartError
+from mcp_tool_filter.core.messages.messages import Response, parse_message
+from mcp_tool_filter.core.messages.tools import parse_listing
+from mcp_tool_filter.core.policy.choice import Choice
+from mcp_tool_filter.core.policy.taking import take_snapshot
+from mcp_tool_filter.rooms.edits.editor import DefinitionEditor
+from mcp_tool_filter.rooms.edits.tables import parse_edits
+from mcp_tool_filter.rooms.merged.choices import judged_for
+from tests.mcp_upstream import tool, tool_list
 from tests.rows import each_row
 
 TWO = '[servers.files]\nurl = "http://a"\n[servers.linear]\nurl = "http://b"\n'
@@ -90,3 +98,20 @@ def test_two_equal_default_prefixes_stop_the_start() -> None:
 def test_a_profile_cannot_name_a_server_that_does_not_merge() -> None:
     text = TWO + 'merge = false\n[profiles.a]\nservers = ["linear"]\n'
     assert "linear has merge = false" in problem(text)
+
+
+def test_a_profile_judges_the_definition_that_its_client_gets() -> None:
+    """A server that is edited may define a tool otherwise later, or in another session."""
+    merging = parsed(f"{TWO}[profiles.review]\nread-only = true\n").how_to_merge()
+    reads, writes = (
+        tool("mine", f', "annotations":{{"readOnlyHint":{said}}}') for said in ("true", "false")
+    )
+    message = parse_message(tool_list([reads]))
+    assert isinstance(message, Response)
+    listing = parse_listing(message)
+    assert listing is not None
+    editor = DefinitionEditor(parse_edits({"a": {"title": "A"}}))
+    for one in (editor, None):
+        hiding = judged_for(merging.profile("review"), take_snapshot([listing], Choice()), one)
+        assert hiding("mine", reads) is None
+        assert hiding("mine", writes) is not None

@@ -58,16 +58,15 @@ class Profile:
 
 
 def judged_for(profile: Profile, snapshot: Snapshot | None, editor: Editor | None) -> Hiding:
-    """Return what says which of a server's tools a profile hides: it judges their own names and
-    definitions, and believes what the operator says of them."""
+    """Return what says which of a server's tools a profile hides: it judges their own names, and
+    the definitions that its client gets, and believes what the operator says of them."""
     choice = profile.choice
     if snapshot is None or editor is None:
         return choice.hiding
     vouched = replace(choice, vouching=snapshot.choice.vouching)
 
     def hiding(name: str, raw: bytes) -> Hider | None:
-        own = editor.own(name, snapshot) or name
-        return vouched.hiding(own, snapshot.allowed.get(own, raw))
+        return vouched.hiding(editor.own(name, snapshot) or name, raw)
 
     return hiding
 
