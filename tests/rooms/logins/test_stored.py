@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from tests.core.upstream.mcp_script import dialogue, target
 from tests.oauth_upstream import oauth_upstream
 from tests.proxy import proxy
 from tests.raw_client import post, raw_client
-from tests.raw_upstream import RawRequest, answer, raw_upstream
+from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk, raw_upstream
 
 URL = "http://127.0.0.1:3000"
 METHODS = ("initialize", "notifications/initialized", "tools/list")
@@ -84,6 +85,20 @@ async def test_an_upstream_without_documents_has_none(url: str | None) -> None:
         asked = target(url or upstream.url, headers=SECRET)
         assert await fetch_login_documents(asked, "/mcp") == []
         assert all(request.all("authorization") == [] for request in upstream.requests)
+
+
+async def test_an_endless_stream_is_no_document() -> None:
+    """Some upstreams answer each path so: each is looked at, and none is waited for."""
+
+    async def stream(peer: Peer) -> None:
+        await peer.request()
+        await peer.say(SSE_HEAD + chunk(b"data: {}\n\n"))
+        await asyncio.sleep(60)
+
+    async with raw_upstream(stream) as upstream:
+        assert await fetch_login_documents(target(upstream.url), "/mcp") == []
+        asked = [request.line.split()[1] for request in upstream.requests]
+    assert len(asked) == len(set(asked)) == 4
 
 
 async def test_a_client_that_has_a_token_may_renew_it(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_tools_are_shown_with_what_became_of_their_calls() -> None:
     ]
     read, rm = lines_of(overview)["tools"]
     assert (read["exposed"], read["by_deny"], read["why"]) == (True, False, "")
-    assert (rm["exposed"], rm["by_deny"], rm["bytes"]) == (False, True, 0)
+    assert (rm["exposed"], rm["by_deny"], rm["bytes"]) == (False, True, len(RM))
 
 
 def test_only_what_an_exception_would_expose_can_be_shown_by_a_click() -> None:

@@ -15,6 +15,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from mcp_tool_filter.core.errors import ProtocolError
+from mcp_tool_filter.core.http.bodies import EVENT_STREAM
 from mcp_tool_filter.core.http.urls import parse_origin
 from mcp_tool_filter.core.messages.sizes import HEAD
 from mcp_tool_filter.core.sockets.client import HttpClient, Login
@@ -97,6 +98,7 @@ async def fetch_login_documents(target: Target, endpoint: str) -> list[bytes]:
 
 async def _get(http: HttpClient, url: str) -> bytes | None:
     async with http.exchange(b"GET", urlsplit(url).path) as response:
+        if response.status != 200 or response.media_type == EVENT_STREAM:
+            return None  # some upstreams answer each path with an endless stream
         body = await response.read(HEAD)
-        is_document = response.status == 200 and body.lstrip().startswith(b"{")
-        return body if is_document else None
+        return body if body.lstrip().startswith(b"{") else None
