@@ -40,7 +40,7 @@ ALLOWED = 2.6  # times as many more steps for twice as much more text
 FREE = 3000  # steps, whatever the size
 
 
-def steps_of(read: Callable[[str], object], text: str) -> int:
+def steps_of[T](read: Callable[[T], object], text: T) -> int:
     count = 0
 
     def step(_code: CodeType, _offset: int) -> None:

@@ -1,15 +1,11 @@
-"""No parser of foreign bytes takes more than its share of time for four times as many bytes.
+"""No parser of foreign bytes takes more than its share of steps for more of its worst cases.
 
-Each is measured with worst cases of n and of 4n bytes, in the processor's time of this process and
-at best of several, so that a busy machine makes no difference. Growing with the input, a parser
-takes four times as long; growing with its square, sixteen times.
+Instructions of the interpreter are counted, as in ``tests/test_growth``; ``tests/bench/growth``
+measures the time, and so what regexes do and what is copied.
 """
 
 from __future__ import annotations
 
-import gc
-import re
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from json import JSONDecodeError
@@ -18,55 +14,45 @@ import pytest
 
 from mcp_tool_filter.core.errors import ProtocolError, StartError
 from mcp_tool_filter.rooms.recordings.reading import NotReadable
-from tests.attacks.worst_cases import PARSERS, Parser, filled
+from tests.attacks.worst_cases import PARSERS, Parser, writer
+from tests.test_growth import ALLOWED, FREE, steps_of
 
 pytestmark = pytest.mark.rest
 
-ROUNDS = 12  # at most; what grows linearly needs one or two, also on a busy machine
-
-MOST = 8.0
-
-LEAST = 0.004  # seconds; chance decides about what is quicker
+SIZE = 1500  # bytes of the shortest input
 
 
 @pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
-def test_time_grows_linearly_with_the_input(parser: Parser) -> None:
+def test_steps_grow_with_the_input(parser: Parser) -> None:
+    """Also where it is longer: from some length on, one may be read in another way."""
     slow = []
     for number, shape in enumerate(parser.shapes):
-        write = filled(b"", shape) if isinstance(shape, bytes) else shape
-        growth = growth_of(parser.read, write(parser.size), write(4 * parser.size))
-        if growth > MOST:
-            slow.append((number, write(60), growth))
+        write = writer(shape)
+        steps_in(parser, write(60))  # what is made once; what it has read itself, it may remember
+        if all(grows(parser, write, size) for size in (SIZE, 4 * SIZE)):
+            slow.append((number, write(60)))
     assert slow == []
 
 
+def grows(parser: Parser, write: Callable[[int], bytes], size: int) -> bool:
+    """Tell whether the steps grow faster than the input."""
+    few, twice, most = (steps_in(parser, write(size * times)) for times in (1, 2, 4))
+    return most - twice > ALLOWED * max(0, twice - few) + FREE
+
+
 def test_quadratic_growth_is_detected() -> None:
-    """The charset was once searched like this: 64 KB took most of a second."""
-    charset = re.compile(r"""charset[^=;]*=\s*["']?([^"';\s]*)""")
-    short, long = "charset" * 1000, "charset" * 4000
-    assert growth_of(charset.findall, short, long) > MOST
+    def each_with_each(raw: bytes) -> None:
+        for _ in raw:
+            for _ in raw:
+                pass
+
+    few, twice, most = (steps_of(each_with_each, b"a" * size) for size in (100, 200, 400))
+    assert most - twice > ALLOWED * (twice - few) + FREE
 
 
-def growth_of[T](read: Callable[[T], object], small: T, large: T) -> float:
-    """Return how many times as long the larger input takes, at best of several."""
-    long = seconds(read, large)
-    if long < LEAST:
-        return 1.0
-    short, growth = seconds(read, small), 0.0
-    for _ in range(ROUNDS):
-        growth = long / max(short, LEAST / 8)
-        if growth < MOST / 2 + 1:
-            break
-        short, long = min(short, seconds(read, small)), min(long, seconds(read, large))
-    return growth
-
-
-def seconds[T](read: Callable[[T], object], raw: T) -> float:
-    gc.disable()  # it walks through all that other tests have left
-    start = time.process_time()
-    try:
+def steps_in(parser: Parser, raw: bytes) -> int:
+    def read(raw: bytes) -> None:
         with suppress(ProtocolError, NotReadable, StartError, JSONDecodeError):
-            read(raw)
-    finally:
-        gc.enable()
-    return time.process_time() - start
+            parser.read(raw)
+
+    return steps_of(read, raw)

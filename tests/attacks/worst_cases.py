@@ -56,6 +56,11 @@ class Parser:
     """Bytes of the smaller input."""
 
 
+def writer(shape: bytes | Callable[[int], bytes]) -> Callable[[int], bytes]:
+    """Return what writes so many bytes of a shape."""
+    return filled(b"", shape) if isinstance(shape, bytes) else shape
+
+
 def filled(before: bytes, part: bytes, after: bytes = b"") -> Callable[[int], bytes]:
     """Make one that writes a part again and again, between what stands around it."""
     return lambda size: before + part * (max(1, size // len(part))) + after
