@@ -91,8 +91,8 @@ def parse_flags(
         formatter_class=_FORMATTER,
     )
     for flag in flags:
-        # mypy does not see which arguments belong together in a mapping.
         how = {"action": "append"} if flag.value else {"action": "append_const", "const": "true"}
+        # mypy does not see which arguments belong together in a mapping.
         parser.add_argument(*flag.spellings, dest=flag.name, **how)  # type: ignore[arg-type]
     found, rest = parser.parse_known_args(typed)
     if takes_command and (forgotten := _forgotten_dashes(typed, rest[most_words:])):

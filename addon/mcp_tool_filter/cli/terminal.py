@@ -283,5 +283,5 @@ def on_signals(
     for number in numbers:
         try:
             loop.add_signal_handler(number, leave)
-        except NotImplementedError:  # Windows
+        except NotImplementedError:  # event loops on Windows take none
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(leave))

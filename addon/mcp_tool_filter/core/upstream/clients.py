@@ -313,7 +313,7 @@ class OwnLegacyStream:
         self.poster.background.start(self._read(events))
 
     async def _read(self, events: EventReader) -> None:
-        """Read all further events."""
+        """Read all further events: each heir does it in its own way."""
         raise NotImplementedError
 
     async def close(self) -> None:
