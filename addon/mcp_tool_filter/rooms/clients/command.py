@@ -574,8 +574,6 @@ def _say_what_is_hidden(changes: Changes, asked: Asked | None, *, is_named: bool
             say(f"{one.listed.name} was not asked for its tools: {why}")
         else:
             to_ask.append(one)
-    from mcp_tool_filter.cli.dead import DeadPatterns, PatternHolder  # seldom needed
-
     refused: list[Change] = []
     counted: list[tuple[str, KnownTools]] = []
     sections, silent = set(), len(changes.all)
@@ -605,6 +603,14 @@ def _say_what_is_hidden(changes: Changes, asked: Asked | None, *, is_named: bool
             sections.add((one.section.file.path, one.section.name))
         counted.append((name, known))
         silent -= 1
+    _say_of_each(counted, silent, is_named=is_named)
+    return refused
+
+
+def _say_of_each(counted: Sequence[tuple[str, KnownTools]], silent: int, *, is_named: bool) -> None:
+    """Say what the servers that have answered hide; so many have not."""
+    from mcp_tool_filter.cli.dead import DeadPatterns, PatternHolder  # seldom needed
+
     patterns = [one for _, known in counted for one in known.config.patterns]
     holders = [PatternHolder(known.config.patterns, known.snapshot) for _, known in counted]
     dead = DeadPatterns([*holders, *[PatternHolder(patterns, None)] * silent])
@@ -614,7 +620,6 @@ def _say_what_is_hidden(changes: Changes, asked: Asked | None, *, is_named: bool
         say(f"Warning: {each.says}")
     if not is_named and counted:
         say(_in_all([known for _, known in counted]))
-    return refused
 
 
 def _in_all(counted: Sequence[KnownTools]) -> str:
