@@ -12,6 +12,7 @@ from mcp_tool_filter.cli.line_session import LineSession
 
 if TYPE_CHECKING:
     from mcp_tool_filter.core.conversation.policy_in_force import Judged, Observer
+    from mcp_tool_filter.core.process.statistics import Statistics
     from mcp_tool_filter.rooms.page.over_stdio import Seen, SessionPage
 
 _MOST_KEPT = 1000  # messages, for a page that is opened later
@@ -37,6 +38,9 @@ class _Presence:
         self._kept: deque[Seen] = deque()
         self._size = 0
         self._early: list[Judged] = []
+        self._counted: Statistics  # from the announcement on
+        self._page: SessionPage | None = None
+        self._observe: Observer = self._keep
         self.note: Observer = self._note_early
         self.listed = Event()
         self._lock = Lock()
@@ -66,60 +70,51 @@ class _Presence:
         self.listed.wait(_UNLISTED)
         time.sleep(_PAUSE)
         from mcp_tool_filter.core.process.statistics import Statistics
-        from mcp_tool_filter.rooms.status.running import (
-            announce,
-            describe_filter,
-            describe_server,
+        from mcp_tool_filter.rooms.status.running import announce
+
+        self._counted = Statistics()
+        self.note = self._note
+        while self._early:
+            self._counted.note(self._early.pop(0), time.time())
+        with self._lock:
+            if not self._is_over and (announced := announce(self._answer, self._answer_page)):
+                self._close = announced.close
+
+    def _note(self, judged: Judged) -> None:
+        self._counted.note(judged, time.time())
+        self._observe(judged)
+
+    def _answer(self) -> dict[str, object]:
+        from mcp_tool_filter.rooms.status.running import describe_filter, describe_server
+
+        session = self._session
+        server = describe_server(
+            session.name or None,
+            session.called(),
+            session.snapshot,
+            self._counted,
+            server=session.server(),
+            listens_at="stdio",
+            has_login=session.has_login,
+            config=session.config,
+        )
+        log = session.facts.get("audit_log", lambda: None)()
+        return describe_filter(
+            [server], started=self._started, config_file=session.config_file, audit_log=log
         )
 
-        session, counted = self._session, Statistics()
-        keep = self._keep
+    def _answer_page(self, question: dict[str, object]) -> dict[str, object] | bytes:
+        if self._page is None:  # the first that looks
+            from mcp_tool_filter.rooms.page.over_stdio import SessionPage
 
-        def note(judged: Judged) -> None:
-            counted.note(judged, time.time())
-            keep(judged)
+            self._page = SessionPage(self._session, self._counted)
+        page = self._page
+        if self._observe != page.observe:
+            with page.lock:  # what comes now waits for what was kept
+                self._observe = page.observe
+                kept, self._kept, self._size = self._kept, deque(), 0
+                page.take(kept, until_unseen=self._keep_again)
+        return page.answer_other(question, self._answer())
 
-        self.note = note
-        while self._early:
-            counted.note(self._early.pop(0), time.time())
-        page: SessionPage | None = None
-
-        def answer_page(question: dict[str, object]) -> dict[str, object] | bytes:
-            nonlocal keep, page
-            if page is None:  # the first that looks
-                from mcp_tool_filter.rooms.page.over_stdio import SessionPage
-
-                page = SessionPage(session, counted)
-            if keep != page.observe:
-                with page.lock:  # what comes now waits for what was kept
-                    keep = page.observe
-                    kept, self._kept, self._size = self._kept, deque(), 0
-                    page.take(kept, until_unseen=back)
-            return page.answer_other(question, answer())
-
-        def back() -> None:
-            nonlocal keep
-            keep = self._keep
-
-        def answer() -> dict[str, object]:
-            server = describe_server(
-                session.name or None,
-                session.called(),
-                session.snapshot,
-                counted,
-                server=session.server(),
-                listens_at="stdio",
-                has_login=session.has_login,
-                config=session.config,
-            )
-            log = session.facts.get("audit_log", lambda: None)()
-            return describe_filter(
-                [server],
-                started=self._started,
-                config_file=session.config_file,
-                audit_log=log,
-            )
-
-        with self._lock:
-            if not self._is_over and (announced := announce(answer, answer_page)):
-                self._close = announced.close
+    def _keep_again(self) -> None:
+        self._observe = self._keep
